@@ -1,0 +1,117 @@
+"""`RunSpec`: everything a row is a function of, frozen when a run is submitted."""
+
+from dataclasses import dataclass, fields
+
+from schemas.profile import ExecutionProfile
+from schemas.sampler import SamplerConfig
+from schemas.wire import Json, Wire
+
+COUPLINGS = ("rejection",)
+MAX_SEED = 2**64 - 1
+MAX_SAMPLES = 10_000
+MAX_SHARD_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class ModelRef(Wire):
+    """A model or head as the user named it, and what it really is.
+
+    Attributes:
+        name: alias, folder or Hugging Face id, as given to `--model` or `--mtp`.
+        digest: sha256 over the sorted (file name, file sha256) pairs; workers refuse files with another digest.
+        files: file name → sha256 hex.
+    """
+
+    name: str
+    digest: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RunSpec(Wire):
+    """One run. Two specs with the same `contract()` yield the same rows on one backend.
+
+    Attributes:
+        run_id: the ledger's name of the run; letters and digits, not part of the contract.
+        model: the target.
+        head: the MTP head that drafts, or None (then `profile.depth` is 0).
+        sampler: one configuration for target and draft.
+        max_tokens: completion budget in tokens, ≥ 1.
+        stop: stop strings, none empty; the completion is cut before the first one.
+        samples: completions per record (`--n`), 1 to 10,000.
+        seed: run seed, 0 to 2^64 - 1.
+        coupling: how draft and target share randomness: `rejection`.
+        profile: the execution profile.
+        raw: encode the prompt as it stands, without the chat template.
+        logprobs: also store the target's log-probability of every token.
+        shard_size: records per shard, 1 to 10,000; fixes the part files, never a row.
+        records: number of records in the prompts file.
+        prompts_digest: sha256 over the canonical records.
+
+    Raises:
+        ValueError: a value outside its interval.
+    """
+
+    run_id: str
+    model: ModelRef
+    head: ModelRef | None
+    sampler: SamplerConfig
+    max_tokens: int
+    stop: tuple[str, ...]
+    samples: int
+    seed: int
+    coupling: str
+    profile: ExecutionProfile
+    raw: bool
+    logprobs: bool
+    shard_size: int
+    records: int
+    prompts_digest: str
+
+    def __post_init__(self) -> None:
+        if not (self.run_id.isalnum() and self.run_id.isascii() and len(self.run_id) <= 64):
+            raise ValueError(f"run_id must be 1 to 64 letters or digits; received {self.run_id!r}")
+        _check_interval("max_tokens", self.max_tokens, 1, 1_000_000)
+        _check_interval("samples", self.samples, 1, MAX_SAMPLES)
+        _check_interval("seed", self.seed, 0, MAX_SEED)
+        _check_interval("shard_size", self.shard_size, 1, MAX_SHARD_ROWS)
+        _check_interval("records", self.records, 0, 2**40)
+        if self.coupling not in COUPLINGS:
+            raise ValueError(f"coupling must be one of {', '.join(COUPLINGS)}; received {self.coupling!r}")
+        if any(not text for text in self.stop):
+            raise ValueError("stop must hold no empty string; received ''")
+        if self.head is None and self.profile.depth > 0:
+            raise ValueError(f"depth must be 0 without an MTP head; received {self.profile.depth}")
+
+    @property
+    def shards(self) -> int:
+        """Number of shards: ⌈records / shard_size⌉."""
+        return -(-self.records // self.shard_size)
+
+    def shard_records(self, shard: int) -> int:
+        """Records in one shard; the last may be short."""
+        _check_interval("shard", shard, 0, self.shards - 1)
+        return min(self.shard_size, self.records - shard * self.shard_size)
+
+    def contract(self) -> dict[str, Json]:
+        """The wire form without `run_id`: what a dataset's files are a function of, besides the backend."""
+        wire = self.encode()
+        del wire["run_id"]
+        return wire
+
+    def differences(self, other: "RunSpec") -> list[str]:
+        """One line per contract field in which `other` differs: `field: mine / theirs`."""
+        return [
+            f"{field.name}: {_shown(getattr(self, field.name))} / {_shown(getattr(other, field.name))}"
+            for field in fields(self)
+            if field.name != "run_id" and getattr(self, field.name) != getattr(other, field.name)
+        ]
+
+
+def _check_interval(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}]; received {value}")
+
+
+def _shown(value: object) -> str:
+    return f"{value.name} ({value.digest[:12]})" if isinstance(value, ModelRef) else str(value)
