@@ -1,0 +1,275 @@
+"""Where models are: from what a user writes after `--model` or `--mtp` to files on this disk, and the digests of those files.
+
+Nothing here imports mlx, so the coordinator may resolve and digest a model that only its workers load.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from schemas.errors import HeadError, ModelError
+from schemas.wire import canonical_json
+from worker.engine import smollm2
+from worker.engine.smollm2 import Report, silent
+
+SMOLLM2 = "smollm2-135m"
+HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+HUB_PATTERNS = (
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.tiktoken",
+    "tokenizer.model",
+    "model*.safetensors",
+    "mtp*.safetensors",
+    "mtp/*.safetensors",
+)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
+DIGESTED = (
+    "config.json",
+    "generation_config.json",  # its end tokens decide where a row stops
+    "*.safetensors",
+    *TOKENIZER_FILES,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template*",
+)
+DIGEST_CACHE_VERSION = 1
+SMALL_FILE = 1 << 20  # bytes; below this, hashing costs less than a look into the digest cache
+
+
+def cache_dir() -> Path:
+    """$SPECMILL_CACHE, else the platform's cache folder of this user; it need not exist yet."""
+    if chosen := os.environ.get("SPECMILL_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "specmill"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "specmill"
+
+
+def resolve_model(reference: str, *, offline: bool = False, report: Report = silent) -> Path:
+    """The folder of a model that mlx-lm can load.
+
+    Args:
+        reference: `smollm2-135m`, a local folder, or a Hugging Face id `owner/name`, with `@revision` if wanted. What is a path that
+            exists is taken as a path.
+        offline: never touch the network; what is not on this disk is an error.
+        report: receives one line of plain text per step of a download.
+
+    Raises:
+        ModelError: no such model, a folder that lacks something, or a download that failed; the message says what to do.
+    """
+    local = Path(reference).expanduser()
+    if local.exists():
+        return _checked(local)
+    if reference == SMOLLM2:
+        return _checked(_smollm2(offline, report))
+    hub_id = HUB_ID.fullmatch(reference)
+    if hub_id is None or reference.startswith("."):
+        raise ModelError(
+            f"no model {reference!r}: it must be {SMOLLM2}, a local folder with a config.json, or a Hugging Face id like owner/name; "
+            f"no folder of that name is here ({Path.cwd()})"
+        )
+    return _checked(_from_hub(hub_id["repo"], hub_id["revision"], offline, report))
+
+
+def resolve_head(reference: str) -> Path:
+    """The safetensors file of an MTP head.
+
+    Args:
+        reference: a local safetensors file, or a folder that holds one under one of the usual names (`HEAD_FILES`) or under the name that
+            its config.json gives as `mlx_lm_extra_tensors.mtp_file`.
+
+    Raises:
+        HeadError: nothing there, or not a safetensors file.
+    """
+    path = Path(reference).expanduser()
+    if path.is_dir():
+        candidates = [path / name for name in _named_head_files(path) + HEAD_FILES]
+        found = [candidate for candidate in candidates if candidate.is_file()]
+        if not found:
+            raise HeadError(f"{path} holds no MTP head: expected one of {', '.join(HEAD_FILES)}")
+        path = found[0]
+    elif not path.is_file():
+        raise HeadError(
+            f"no MTP head at {path}: it must be a local safetensors file, or a folder that holds one of {', '.join(HEAD_FILES)}"
+        )
+    if not _is_safetensors(path):
+        raise HeadError(f"{path} is not a safetensors file")
+    return path
+
+
+def digest_file(path: Path) -> str:
+    """The sha256 of a file in hex; that of a big file is remembered until its size or its time of change differs."""
+    path = Path(path)
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_size < SMALL_FILE:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        key = os.path.realpath(path)
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = _read_digest_cache().get(key)
+        if known is not None and known[:2] == stamp:
+            return str(known[2])
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    _remember_digest(key, [*stamp, digest])
+    return digest
+
+
+def digest_folder(path: Path) -> dict[str, str]:
+    """sha256 in hex of every file of a model folder that can change its rows: config, weights, tokenizer, chat template; by file name."""
+    names = {found.name for pattern in DIGESTED for found in Path(path).glob(pattern) if found.is_file()}
+    return {name: digest_file(Path(path) / name) for name in sorted(names)}
+
+
+def combined_digest(digests: dict[str, str]) -> str:
+    """One sha256 in hex over names and digests, whatever their order."""
+    return hashlib.sha256(canonical_json(dict(digests)).encode()).hexdigest()
+
+
+def _smollm2(offline: bool, report: Report) -> Path:
+    """The cached folder of the small real model, fetched once however many processes ask at the same time."""
+    target = cache_dir() / "models" / SMOLLM2
+    if target.is_dir():
+        return target
+    if offline:
+        raise ModelError(
+            f"{SMOLLM2} is not in {target.parent} and the network is off: run `specmill model fetch {SMOLLM2}` with a network once"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _exclusive(target.with_name(f"{SMOLLM2}.lock")):
+            if not target.is_dir():  # another process may have fetched it while this one waited
+                smollm2.fetch(target, report=report)
+    except OSError as error:
+        raise ModelError(
+            f"cannot write to the model cache {target.parent}: {error}; set SPECMILL_CACHE to a folder that can be written"
+        ) from error
+    return target
+
+
+def _from_hub(repo: str, revision: str | None, offline: bool, report: Report) -> Path:
+    """The snapshot folder of a Hugging Face model, downloaded when it is not in the hub's own cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+    report(f"looking for {repo}" + (" in the local Hugging Face cache" if offline else " on the Hugging Face hub"))
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(HUB_PATTERNS), local_files_only=offline))
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"the Hugging Face hub has no model {repo} that you may read; a private or gated one needs `hf auth login` first"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"the model {repo} has no revision {revision!r}") from error
+    except LocalEntryNotFoundError as error:
+        why = "the network is off" if offline else "the hub could not be reached"
+        raise ModelError(
+            f"{repo} is not on this disk and {why}: run the same command again with a network, or give a local model folder"
+        ) from error
+    except Exception as error:  # the hub passes on whatever its HTTP library raises
+        raise ModelError(
+            f"cannot download {repo} ({type(error).__name__}: {error}); run the same command again to go on with it"
+        ) from error
+
+
+def _checked(folder: Path) -> Path:
+    """The folder itself, if it has what mlx-lm needs."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is a file; a model is a folder with config.json, model*.safetensors and a tokenizer")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} is no model folder: it has no config.json")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise ModelError(f"{folder / 'config.json'} must be a JSON object with a model_type")
+    if not any(folder.glob("model*.safetensors")):
+        raise ModelError(f"{folder} holds no model*.safetensors; convert the weights with `python -m mlx_lm convert` first")
+    if missing := _missing_shards(folder):
+        raise ModelError(f"{folder} lacks {len(missing)} of the weight files that its index names, first {missing[0]}; download it again")
+    if not any(found for pattern in TOKENIZER_FILES for found in folder.glob(pattern)):
+        raise ModelError(f"{folder} holds no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}")
+    return folder
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Names of weight files that the folder's index lists and the folder does not have."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} is not a weight index: {error!r}") from error
+    return sorted(name for name in names if not (folder / name).is_file())
+
+
+def _named_head_files(folder: Path) -> tuple[str, ...]:
+    """The head file that a model's config.json names, if any."""
+    try:
+        extra = json.loads((folder / "config.json").read_text(encoding="utf-8"))["mlx_lm_extra_tensors"]
+        return (str(extra["mtp_file"]),)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file starts like safetensors: the length of a JSON header in eight bytes, then the header."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= path.stat().st_size - 8:
+            return False
+        try:
+            return isinstance(json.loads(file.read(length)), dict)
+        except ValueError:
+            return False
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock file; the kernel releases it when the process ends, however it ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _digest_cache_file() -> Path:
+    return cache_dir() / "digests.json"
+
+
+def _read_digest_cache() -> dict[str, list[int | str]]:
+    """Real path → [size, mtime_ns, sha256]; whatever cannot be read counts as empty."""
+    try:
+        data = json.loads(_digest_cache_file().read_text(encoding="utf-8"))
+        if data["v"] != DIGEST_CACHE_VERSION:
+            return {}
+        files = data["files"]
+        return {key: value for key, value in files.items() if isinstance(value, list) and [type(item) for item in value] == [int, int, str]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _remember_digest(key: str, entry: list[int | str]) -> None:
+    """Add an entry to the digest cache; files that are gone leave it. A cache that cannot be written costs time, not the run."""
+    target = _digest_cache_file()
+    files = {known: value for known, value in _read_digest_cache().items() if Path(known).exists()}
+    files[key] = entry
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".digests-", delete=False) as file:
+            json.dump({"v": DIGEST_CACHE_VERSION, "files": files}, file, indent=1)
+        shutil.move(file.name, target)
