@@ -1,0 +1,70 @@
+# Everything that a fresh machine with Python >= 3.11 needs: `make demo` and `make test` set up .venv by themselves.
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PINS := requirements/constraints.txt
+STAMP := $(VENV)/.installed
+UV := $(shell command -v uv 2>/dev/null)
+OUT ?= out/demo
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test lint format types tests bench pins clean
+
+help:
+	@echo "make demo    examples/prompts.jsonl -> a Parquet dataset in $(OUT)"
+	@echo "make test    ruff, mypy and pytest; the one command before a commit"
+	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
+	@echo "make types   mypy --strict                           make tests    pytest alone"
+	@echo "make bench   every measurement under bench/          make pins     pin the dependencies anew (needs uv)"
+	@echo "make clean   remove .venv and tool caches"
+
+setup: $(STAMP)
+
+# The stamp is written last: an interrupted set-up starts over, a finished one is never repeated.
+$(STAMP): $(PINS) pyproject.toml
+	@set -euo pipefail; \
+	found=""; \
+	for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$(command -v "$$name")"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "specmill needs Python >= 3.11; none of python3.11 to python3.14, python3 and python is one" >&2; exit 1; fi; \
+	echo "setting up $(VENV) with $$found"; \
+	if [ -n "$(UV)" ]; then \
+	  uv venv --quiet --clear --python "$$found" $(VENV); \
+	  uv pip install --quiet --python $(PYTHON) --require-hashes -r $(PINS); \
+	  uv pip install --quiet --python $(PYTHON) --no-deps --no-build-isolation --editable .; \
+	else \
+	  "$$found" -m venv --clear $(VENV); \
+	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(PINS); \
+	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
+	fi; \
+	touch $@
+
+demo: $(STAMP)
+	$(VENV)/bin/specmill demo --out $(OUT)
+
+test: lint types tests
+
+lint: $(STAMP)
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+format: $(STAMP)
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+types: $(STAMP)
+	$(PYTHON) -m mypy
+
+tests: $(STAMP)
+	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+bench: $(STAMP)
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(PYTHON) "$$script"; done
+
+pins:
+	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+	  --python-version 3.11 --extra dev pyproject.toml --output-file $(PINS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist
