@@ -1,0 +1,1 @@
+"""What people run: the commands, prompt sources, sharding, the coordinator and what feeds and watches it."""

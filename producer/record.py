@@ -1,0 +1,219 @@
+"""`Record`: one line of a prompts file, checked. `RecordReader` makes records of lines, the same way in every pass."""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+
+from producer.column_path import ColumnPath, kind
+from schemas.errors import InputError
+from schemas.wire import canonical_json
+
+MAX_LINE_BYTES = 10 * 1024 * 1024
+MAX_NESTING = 32  # levels; deeper columns are no use in a table and some readers crash on them
+MAX_ID_CHARACTERS = 512
+ROLES = ("system", "user", "assistant", "tool")
+ID_COLUMNS = ("id", "custom_id")
+_TEXT_SHOWN = 60  # characters of a received value that a message repeats
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One input record.
+
+    Attributes:
+        row: 0-based number among the file's records, blank lines not counted.
+        line: 1-based line of the file.
+        record_id: the user's id as text, or the row number, or `line-N` for a bad line without an id.
+        prompt: the prompt as text, or None.
+        messages: the conversation, or None; exactly one of the two is set unless the line is bad.
+        own: the user's other columns, in the line's order, JSON values.
+        bad_input: why the line cannot become a prompt, or None.
+    """
+
+    row: int
+    line: int
+    record_id: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    own: dict[str, object] = field(default_factory=dict)
+    bad_input: str | None = None
+
+    def canonical(self) -> bytes:
+        """The record as one line of JSON: what digests are taken over. The line number is in it only where it shows in the dataset."""
+        content = {"id": self.record_id, "prompt": self.prompt, "messages": self.messages, "own": self.own, "bad": self.bad_input}
+        return canonical_json(content).encode() + b"\n"  # type: ignore[arg-type]  # JSON values by construction
+
+
+@dataclass(frozen=True)
+class RecordReader:
+    """How lines become records; depends on nothing but the line and its numbers.
+
+    Attributes:
+        plain_text: every line is a prompt; otherwise every line is a JSON object.
+        id_column: where the record id is; None looks for `id`, then `custom_id`, then takes the row number.
+        prompt_column: where the prompt is; None looks for `prompt` or `messages`.
+    """
+
+    plain_text: bool = False
+    id_column: ColumnPath | None = None
+    prompt_column: ColumnPath | None = None
+
+    def read(self, data: bytes | None, row: int, line: int) -> Record:
+        """The record of one line, with `bad_input` filled when the line cannot become a prompt.
+
+        Args:
+            data: the line without its line end; None for a line that was too long to be read.
+            row: number of the record.
+            line: number of the line.
+        """
+        try:
+            text = _decoded(data)
+            if self.plain_text:
+                return Record(row, line, str(row), prompt=_checked_text(text, "the line"))
+            columns = _parsed(text)
+        except InputError as error:
+            return Record(row, line, f"line-{line}", bad_input=f"line {line}: {error}")
+        own = {name: value for name, value in columns.items() if name not in self._consumed(columns)}
+        record_id = f"line-{line}"
+        try:
+            record_id = self._record_id(columns, row)
+            prompt, messages = self._prompt(columns)
+        except InputError as error:
+            return Record(row, line, record_id, own=own, bad_input=f"line {line}: {error}")
+        return Record(row, line, record_id, prompt, messages, own)
+
+    def _id_path(self, columns: dict[str, object]) -> ColumnPath | None:
+        if self.id_column is not None:
+            return self.id_column
+        named = [name for name in ID_COLUMNS if columns.get(name) is not None]
+        return ColumnPath(named[0], named[0]) if named else None
+
+    def _prompt_path(self, columns: dict[str, object]) -> ColumnPath:
+        if self.prompt_column is not None:
+            return self.prompt_column
+        named = [name for name in ("prompt", "messages") if columns.get(name) is not None]
+        if len(named) == 2:
+            raise InputError("both prompt and messages; --prompt-column says which one to take")
+        if not named:
+            raise InputError("prompt is null" if "prompt" in columns else "neither prompt nor messages")
+        return ColumnPath(named[0], named[0])
+
+    def _consumed(self, columns: dict[str, object]) -> set[str]:
+        """The columns that become `record_id`, `prompt` and `messages` as they stand, and so are not the user's own any more."""
+        consumed = {"prompt", "messages"} if self.prompt_column is None else set()
+        paths = (self._id_path(columns), self.prompt_column)
+        return consumed | {path.column for path in paths if path is not None and path.plain}
+
+    def _record_id(self, columns: dict[str, object], row: int) -> str:
+        path = self._id_path(columns)
+        if path is None:
+            return str(row)
+        value = path.of(columns)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise InputError(f"the record id {path.text} must be text or an integer; received {kind(value)}")
+        text = _checked_text(str(value), f"the record id {path.text}")
+        if not 1 <= len(text) <= MAX_ID_CHARACTERS:
+            raise InputError(f"the record id {path.text} must have 1 to {MAX_ID_CHARACTERS} characters; received {len(text)}")
+        return text
+
+    def _prompt(self, columns: dict[str, object]) -> tuple[str | None, list[Message] | None]:
+        path = self._prompt_path(columns)
+        value = path.of(columns)
+        text, listed = (True, True) if self.prompt_column is not None else (path.text == "prompt", path.text == "messages")
+        if text and isinstance(value, str):
+            return _checked_text(value, path.text), None
+        if listed and isinstance(value, list):
+            return None, _checked_messages(value, path.text)
+        wanted = " or ".join(name for name, yes in (("text", text), ("a list of messages", listed)) if yes)
+        raise InputError(f"{path.text} must be {wanted}; received {kind(value)}")
+
+
+def _decoded(data: bytes | None) -> str:
+    if data is None:
+        raise InputError(f"longer than {MAX_LINE_BYTES // 2**20} MiB")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start + 1})") from error
+
+
+def _parsed(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except InputError:
+        raise
+    except RecursionError as error:
+        raise InputError(f"nested deeper than {MAX_NESTING} levels") from error
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"must be a JSON object; received {kind(value)}")
+    for name, item in value.items():
+        _check_name(name)
+        _check_value(item, name, MAX_NESTING)
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise InputError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return value
+
+
+def _no_constant(name: str) -> object:
+    raise InputError(f"not JSON: {name} is no JSON number (write null)")
+
+
+def _check_name(name: str) -> None:
+    if "\x00" in name or _SURROGATE.search(name):
+        raise InputError(f"the key {name[:_TEXT_SHOWN]!r} holds a NUL character or half of a surrogate pair")
+
+
+def _check_value(value: object, where: str, levels: int) -> None:
+    """Refuse what no table can hold: numbers beyond float64, lone surrogates, bottomless nesting."""
+    if isinstance(value, str):
+        if _SURROGATE.search(value):
+            raise InputError(f"{where} holds half of a surrogate pair, which no text encoding can store")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"{where} holds a number beyond float64")
+    elif isinstance(value, list | dict):
+        if levels <= 0:
+            raise InputError(f"nested deeper than {MAX_NESTING} levels")
+        if isinstance(value, dict):
+            for name in value:
+                _check_name(name)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_value(item, where, levels - 1)
+
+
+def _checked_text(text: str, what: str) -> str:
+    if "\x00" in text:
+        raise InputError(f"{what} holds a NUL character")
+    return text
+
+
+def _checked_messages(items: list[object], what: str) -> list[Message]:
+    if not items:
+        raise InputError(f"{what} must hold at least one message; received an empty list")
+    return [_checked_message(item, f"{what}[{number}]") for number, item in enumerate(items)]
+
+
+def _checked_message(item: object, where: str) -> Message:
+    if not isinstance(item, dict):
+        raise InputError(f"{where} must be an object with role and content; received {kind(item)}")
+    for name in ("role", "content"):
+        if not isinstance(item.get(name), str):
+            raise InputError(f"{where}.{name} must be text; received {kind(item[name]) if name in item else 'nothing'}")
+    if item["role"] not in ROLES:
+        raise InputError(f"{where}.role must be one of {', '.join(ROLES)}; received {item['role'][:_TEXT_SHOWN]!r}")
+    extra = [name for name, value in item.items() if name not in ("role", "content") and value is not None]
+    if extra:
+        raise InputError(f"{where} has {extra[0][:_TEXT_SHOWN]!r}; a message holds role and content only")
+    return {"role": item["role"], "content": _checked_text(item["content"], f"{where}.content")}

@@ -1,0 +1,292 @@
+"""`PromptSource`: a prompts file, read twice: once to check all of it, then shard by shard in any order.
+
+The first pass (`PromptSource.scan`) finds every bad line, duplicate ids, the types of the user's columns, the digest of all records and the
+places where shards start. It keeps 8 bytes per record, whatever the records' size. The second (`read_shard`) reads one shard at a time and
+makes sure that it still is what the first pass saw.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from producer.column_types import ColumnType
+from producer.record import MAX_LINE_BYTES, Record, RecordReader
+from schemas.errors import InputError
+from schemas.tables import RESERVED_COLUMNS
+from schemas.wire import canonical_json
+
+PROBLEMS_SHOWN = 20
+MAX_COLUMNS = 1000
+_BOM = b"\xef\xbb\xbf"
+_FOREIGN = {
+    b"\x1f\x8b": "a gzip archive",
+    b"\x28\xb5\x2f\xfd": "a zstd archive",
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"PAR1": "a Parquet file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shard starts.
+
+    Attributes:
+        offset: of its first record's line, in bytes.
+        line: number of that line.
+        digest: of the shard's canonical records, 8 bytes.
+    """
+
+    offset: int
+    line: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """A prompts file whose every line has been seen.
+
+    Attributes:
+        path: the file.
+        reader: how lines become records.
+        shard_size: records per shard; the last shard may be short.
+        records: number of records.
+        bad: how many of them are bad lines, kept as error rows.
+        digest: sha256 hex over all that the dataset takes from the file: records in order, duplicates, columns in order.
+        columns: the user's own columns and their types, in the order of their first appearance.
+        has_prompt: whether any record has a `prompt`.
+        has_messages: whether any record has `messages`.
+        duplicates: row → line that had its id first; such rows are bad lines.
+        places: where each shard starts.
+    """
+
+    path: Path
+    reader: RecordReader
+    shard_size: int
+    records: int
+    bad: int
+    digest: str
+    columns: dict[str, ColumnType]
+    has_prompt: bool
+    has_messages: bool
+    duplicates: dict[int, int]
+    places: list[Place]
+
+    @classmethod
+    def scan(cls, path: Path, reader: RecordReader, *, shard_size: int, keep_bad: bool = False) -> "PromptSource":
+        """Read the whole file once.
+
+        Args:
+            path: a regular file: JSON objects or plain text, one per line.
+            reader: how lines become records.
+            shard_size: records per shard, ≥ 1.
+            keep_bad: keep bad lines as error rows instead of refusing the file.
+
+        Raises:
+            InputError: no such file, no record in it, or bad lines (named by number, the first 20 of them).
+        """
+        _check_file(path, reader)
+        scan = _Scan(shard_size)
+        for record, offset in _records(path, reader):
+            scan.see(record, offset)
+        scan.end_shard()
+        if not scan.ids:
+            raise InputError(f"{path} holds no record: it is empty or has blank lines only")
+        duplicates, problems = _duplicates(path, reader, scan.ids)
+        bad = scan.bad + len(duplicates)
+        if bad and not keep_bad:
+            raise InputError(_refusal(path, sorted([*scan.problems, *problems])[:PROBLEMS_SHOWN], bad))
+        scan.digest.update(canonical_json([[*sorted(duplicates)], [*scan.columns]]).encode())
+        return cls(
+            path=path,
+            reader=reader,
+            shard_size=shard_size,
+            records=len(scan.ids),
+            bad=bad,
+            digest=scan.digest.hexdigest(),
+            columns=scan.columns,
+            has_prompt=scan.has_prompt or not scan.has_messages,
+            has_messages=scan.has_messages,
+            duplicates=duplicates,
+            places=scan.places,
+        )
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.places)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The user's own columns → their names in the dataset; a name that the dataset needs itself becomes `input_NAME`."""
+        names: dict[str, str] = {}
+        for column in self.columns:
+            name = column
+            while name in RESERVED_COLUMNS or (name != column and name in self.columns):
+                name = f"input_{name}"
+            names[column] = name
+        return names
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know about columns that are not kept quite as they are."""
+        texts = [name for name, column in self.columns.items() if column.is_json_text]
+        said = [f"column {name!r} holds values without a common type; it is kept as JSON text" for name in texts]
+        return said + [f"column {old!r} is kept as {new!r}" for old, new in self.names.items() if old != new]
+
+    def read_shard(self, shard: int) -> list[Record]:
+        """The records of one shard, read from the file; duplicates are marked as bad lines.
+
+        Raises:
+            InputError: the file is gone or is not what it was when it was scanned.
+        """
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"shard must be in [0, {self.shards - 1}]; received {shard}")
+        first = shard * self.shard_size
+        count = min(self.shard_size, self.records - first)
+        digest = hashlib.blake2b(digest_size=8)
+        found: list[Record] = []
+        for record, _ in _records(self.path, self.reader, self.places[shard], first):
+            digest.update(record.canonical())
+            found.append(_marked(record, self.duplicates[record.row]) if record.row in self.duplicates else record)
+            if len(found) == count:
+                break
+        if len(found) != count or digest.digest() != self.places[shard].digest:
+            raise InputError(f"{self.path} has changed since this run read it (shard {shard}); put the old file back and run again")
+        return found
+
+
+class _Scan:
+    """What the first pass gathers."""
+
+    def __init__(self, shard_size: int) -> None:
+        self.shard_size = shard_size
+        self.digest = hashlib.sha256()
+        self.ids = array("Q")  # 64-bit hashes
+        self.columns: dict[str, ColumnType] = {}
+        self.places: list[Place] = []
+        self.problems: list[tuple[int, str]] = []
+        self.bad = 0
+        self.has_prompt = False
+        self.has_messages = False
+        self._shard_start = (0, 0)
+        self._shard_digest = hashlib.blake2b(digest_size=8)
+
+    def see(self, record: Record, offset: int) -> None:
+        if len(self.ids) % self.shard_size == 0:
+            self.end_shard()
+            self._shard_start = (offset, record.line)
+            self._shard_digest = hashlib.blake2b(digest_size=8)
+        canonical = record.canonical()
+        self.digest.update(canonical)
+        self._shard_digest.update(canonical)
+        self.ids.append(_hash(record.record_id))
+        self.has_prompt |= record.prompt is not None
+        self.has_messages |= record.messages is not None
+        for name, value in record.own.items():
+            if name not in self.columns:
+                if len(self.columns) == MAX_COLUMNS:
+                    raise InputError(
+                        f"line {record.line}: column {name!r} is one more than {MAX_COLUMNS}; put such keys into one nested object"
+                    )
+                self.columns[name] = ColumnType()
+            self.columns[name].see(value)
+        if record.bad_input is not None:
+            self.bad += 1
+            if len(self.problems) < PROBLEMS_SHOWN:
+                self.problems.append((record.line, record.bad_input))
+
+    def end_shard(self) -> None:
+        """Note the place of the shard that has been seen whole, if there is one."""
+        if self.ids:
+            self.places.append(Place(*self._shard_start, self._shard_digest.digest()))
+
+
+def _check_file(path: Path, reader: RecordReader) -> None:
+    """Refuse at a glance what is no text file of one record per line."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file; a prompts file is read twice")
+    with _opened(path) as file:
+        start = file.read(4096)
+    for magic, what in _FOREIGN.items():
+        if start.startswith(magic):
+            raise InputError(f"{path} is {what}; it must be UTF-8 text, one JSON object or one prompt per line")
+    if not reader.plain_text and start.removeprefix(_BOM).lstrip().startswith(b"["):
+        raise InputError(f"{path} starts with a JSON list; it must hold one JSON object per line (jq -c '.[]' makes it so)")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=1 << 20)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _records(path: Path, reader: RecordReader, place: Place | None = None, row: int = 0) -> Iterator[tuple[Record, int]]:
+    """The file's records with the offsets of their lines, from a place on; blank lines are no records."""
+    offset, line = (place.offset, place.line) if place is not None else (0, 1)
+    with _opened(path) as file:
+        file.seek(offset)
+        while data := file.readline(MAX_LINE_BYTES + 2):
+            start = offset
+            offset += len(data)
+            content: bytes | None = data.removesuffix(b"\n").removesuffix(b"\r")
+            if len(content or b"") > MAX_LINE_BYTES:
+                content = None
+                while not data.endswith(b"\n") and (data := file.readline(MAX_LINE_BYTES)):
+                    offset += len(data)
+            elif start == 0:
+                content = data.removeprefix(_BOM).removesuffix(b"\n").removesuffix(b"\r")
+            if content is None or content.strip():
+                yield reader.read(content, row, line), start
+                row += 1
+            line += 1
+
+
+def _duplicates(path: Path, reader: RecordReader, ids: "array[int]") -> tuple[dict[int, int], list[tuple[int, str]]]:
+    """Rows whose id an earlier line has, with that line, and what to say of them; reads the file again only when two hashes are equal."""
+    hashes = np.sort(np.frombuffer(ids, dtype=np.uint64))
+    shared = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    first_lines: dict[str, int] = {}
+    found: dict[int, int] = {}
+    problems: list[tuple[int, str]] = []
+    for record, _ in _records(path, reader) if shared else ():
+        if _hash(record.record_id) not in shared:
+            continue
+        if record.record_id not in first_lines:
+            first_lines[record.record_id] = record.line
+            continue
+        marked = _marked(record, first_lines[record.record_id])
+        at = np.searchsorted(hashes, np.uint64(_hash(marked.record_id)))
+        if at < len(hashes) and int(hashes[at]) == _hash(marked.record_id):
+            raise InputError(f"line {record.line} needs the id {marked.record_id!r}, which another line has; rename that one")
+        found[record.row] = first_lines[record.record_id]
+        problems.append((record.line, str(marked.bad_input)))
+        problems = problems[:PROBLEMS_SHOWN]
+    return found, problems
+
+
+def _marked(record: Record, first_line: int) -> Record:
+    """A record with somebody else's id, as the bad line that it is."""
+    text = f"line {record.line}: the record id {record.record_id!r} is that of line {first_line} too"
+    return replace(record, record_id=f"line-{record.line}", prompt=None, messages=None, bad_input=text)
+
+
+def _hash(record_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(record_id.encode(), digest_size=8).digest(), "little")
+
+
+def _refusal(path: Path, problems: list[tuple[int, str]], bad: int) -> str:
+    lines = [
+        f"{path} has {bad} bad {'line' if bad == 1 else 'lines'}; nothing was started (--on-bad-input error-row keeps them as error rows)"
+    ]
+    lines += [f"  {text}" for _, text in problems]
+    return "\n".join(lines + ([f"  … and {bad - len(problems)} more"] if bad > len(problems) else []))
