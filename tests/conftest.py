@@ -1,0 +1,74 @@
+"""What every test may use: tiny random models, a cache folder of its own, and the small real model."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from schemas.errors import ModelError
+from worker.engine import blas, model_store
+
+blas.prepare()  # before any test imports mlx
+
+
+def _load(path: Path) -> ModuleType:
+    """A helper module by its path: test folders are no packages, so nothing here has an importable name."""
+    spec = importlib.util.spec_from_file_location(f"specmill_tests_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tiny_models = _load(Path(__file__).parent / "engine" / "tiny_models.py")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_llama(vocab_size=…, hidden=…, layers=…, heads=…, kv_heads=…, seed=…, tie=…)` → the folder; made once per set of options."""
+    made: dict[Any, Path] = {}
+
+    def make(**options: Any) -> Path:
+        key = tuple(sorted(options.items()))
+        if key not in made:
+            made[key] = tiny_models.make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"), **options)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_head(trunk_folder, seed=…, draft_vocab=…)` → a new head file that fits the trunk."""
+
+    def make(trunk_folder: Path, **options: Any) -> Path:
+        file: Path = tiny_models.make_tiny_head(tmp_path_factory.mktemp("tiny-head"), trunk_folder, **options)
+        return file
+
+    return make
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder for one test, so that it neither sees nor changes the user's."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SPECMILL_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The small real model out of the user's own cache, fetched on first use; without a network its tests skip here and fail in CI."""
+    try:
+        return model_store.resolve_model(model_store.SMOLLM2)
+    except ModelError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
