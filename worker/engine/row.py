@@ -1,0 +1,122 @@
+"""`Row`: one completion while it is being decoded: what is committed, when it stops, how speculation went."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from schemas.progress import Tally
+from worker.engine.completion import Acceptance, Completion, Request
+
+
+class Row:
+    """Host-side state of one slot.
+
+    Attributes:
+        request: what is being completed.
+        prompt_ids: the encoded prompt, at least one token.
+        token_ids: committed completion tokens, the stop token included.
+        counts: occurrences of every committed token, for penalties.
+        finish_reason: stop or length once the row is done, else None.
+    """
+
+    def __init__(
+        self, request: Request, prompt_ids: list[int], *, max_tokens: int, stop: Sequence[str], tokenizer: Any, depth: int
+    ) -> None:
+        self.request = request
+        self.prompt_ids = prompt_ids
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.counts: Counter[int] = Counter()
+        self.finish_reason: str | None = None
+        self.acceptance = Acceptance(drafted_by_depth=[0] * depth, accepted_by_depth=[0] * depth)
+        self._max_tokens = max_tokens
+        self._stop = tuple(stop)
+        self._eos_ids = frozenset(tokenizer.eos_token_ids)
+        self._detokenizer = tokenizer.detokenizer
+        self._text: str | None = None
+
+    def commit(self, tokens: Sequence[int], logprobs: Sequence[float], alphas: Sequence[float]) -> None:
+        """Commit one cycle: tokens = the accepted drafts and the residual or bonus token behind them.
+
+        The row ends at the first stop token, stop string or at the budget; what lies behind that point leaves no trace in text, ids,
+        log-probabilities or counts.
+
+        Args:
+            tokens: a + 1 token ids.
+            logprobs: a + 1 log target probabilities.
+            alphas: acceptance probabilities of the cycle's drafts, one per depth; those behind the first rejection were never judged.
+        """
+        depth = len(alphas)
+        self.acceptance.cycles += 1
+        for index, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            self.token_ids.append(token)
+            self.logprobs.append(logprob)
+            self.counts[token] += 1
+            accepted = index < len(tokens) - 1
+            self._count(index, depth, accepted=accepted, alpha=alphas[index] if index < depth else None)
+            if self._ends_with(token):
+                break
+        # A finished row's later drafts were proposed for positions that do not exist.
+        proposed = depth if self.finish_reason is None else min(depth, index + 1)
+        for draft in range(proposed):
+            self.acceptance.drafted_by_depth[draft] += 1
+
+    def _count(self, index: int, depth: int, *, accepted: bool, alpha: float | None) -> None:
+        if alpha is not None:
+            self.acceptance.expected_accepted += alpha
+            self.acceptance.accepted_variance += alpha * (1.0 - alpha)
+        if accepted:
+            self.acceptance.accepted_by_depth[index] += 1
+        elif index == depth:
+            self.acceptance.bonus += 1
+        else:
+            self.acceptance.residual += 1
+
+    def _ends_with(self, token: int) -> bool:
+        if token in self._eos_ids:
+            self.finish_reason = "stop"
+        else:
+            self._detokenizer.add_token(token)
+            if self._stop and self._cut_at_stop_string(self._detokenizer.text):
+                self.finish_reason = "stop"
+            elif len(self.token_ids) >= self._max_tokens:
+                self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def _cut_at_stop_string(self, text: str) -> bool:
+        found = [position for position in map(text.find, self._stop) if position >= 0]
+        if found:
+            self._text = text[: min(found)]
+        return bool(found)
+
+    def completion(self) -> Completion:
+        """The finished row."""
+        assert self.finish_reason is not None
+        if self._text is None:
+            self._detokenizer.finalize()
+            # Held-back bytes can complete a stop string at the very end.
+            if self._cut_at_stop_string(self._detokenizer.text):
+                self.finish_reason = "stop"
+            else:
+                self._text = self._detokenizer.text
+        return Completion(
+            request=self.request,
+            prompt_tokens=len(self.prompt_ids),
+            text=self._text or "",
+            token_ids=self.token_ids,
+            finish_reason=self.finish_reason,
+            acceptance=self.acceptance,
+            logprobs=self.logprobs,
+        )
+
+    def tally(self) -> Tally:
+        """The counts of a row that is still running."""
+        return Tally(
+            prompt_tokens=len(self.prompt_ids),
+            completion_tokens=len(self.token_ids),
+            cycles=self.acceptance.cycles,
+            drafted_by_depth=tuple(self.acceptance.drafted_by_depth),
+            accepted_by_depth=tuple(self.acceptance.accepted_by_depth),
+            expected_accepted=self.acceptance.expected_accepted,
+            accepted_variance=self.acceptance.accepted_variance,
+        )

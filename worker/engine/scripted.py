@@ -1,0 +1,116 @@
+"""`ScriptedEngine`: an engine without a model, for tests and for measuring everything around one.
+
+Its model name carries its script: `scripted`, or `scripted:` and comma-separated options:
+
+    seconds=0.05     wall time per output row
+    fail_on=TEXT     a prompt that contains TEXT becomes an error row
+    crash_on=TEXT    a prompt that contains TEXT ends the process with exit code 139
+    hang_on=TEXT     a prompt that contains TEXT never returns
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sampling.counter_rng import Purpose, uniform
+from schemas.errors import BadInputError, ModelError, NonFiniteLogitsError
+from schemas.profile import Backend
+from schemas.progress import Tally
+from schemas.run_spec import RunSpec
+from worker.engine.completion import Acceptance, Completion, Request
+from worker.engine.engine import OnCycle, Timings
+
+ACCEPTANCE = 0.7  # the scripted α of every draft
+VOCABULARY = 1000
+OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on")
+
+
+def is_scripted(model_name: str) -> bool:
+    """Whether a model name asks for the scripted engine."""
+    return model_name == "scripted" or model_name.startswith("scripted:")
+
+
+class ScriptedEngine:
+    """Tokens are words of the counter RNG, so that every law about seeds holds as it does for a model."""
+
+    def __init__(self, model_name: str) -> None:
+        script = model_name.partition(":")[2]
+        options = dict(option.partition("=")[::2] for option in script.split(",")) if script else {}
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise ModelError(f"the scripted engine knows the options {', '.join(OPTIONS)}; received {unknown[0]!r}")
+        self.seconds = float(options.get("seconds", 0.0))
+        self.fail_on = options.get("fail_on")
+        self.crash_on = options.get("crash_on")
+        self.hang_on = options.get("hang_on")
+        self.backend = Backend(device="cpu", chip=platform.machine(), mlx="-", blas="", row_invariant=True)
+
+    def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
+        """One scripted completion per request, in order."""
+        completions: list[Completion] = []
+
+        def heartbeat() -> None:
+            on_cycle(lambda: sum((completion.tally() for completion in completions), Tally()))
+
+        for request in requests:
+            heartbeat()
+            started = time.perf_counter()
+            completions.append(self._complete_one(spec, request, heartbeat))
+            timings.verify += time.perf_counter() - started
+        return completions
+
+    def _complete_one(self, spec: RunSpec, request: Request, heartbeat: Callable[[], None]) -> Completion:
+        text = request.prompt or " ".join(message["content"] for message in request.messages or [])
+        if request.bad_input is not None:
+            return Completion.failed(request, BadInputError(request.bad_input))
+        if self.crash_on and self.crash_on in text:
+            os._exit(139)
+        if self.fail_on and self.fail_on in text:
+            return Completion.failed(request, NonFiniteLogitsError(nan=1, inf=0, size=VOCABULARY))
+        deadline = time.monotonic() + self.seconds
+        while (left := deadline - time.monotonic()) > 0 or (self.hang_on and self.hang_on in text):
+            time.sleep(max(0.0, min(left, 0.05)) if left > 0 else 0.05)
+            heartbeat()
+        return _scripted_completion(spec, request, prompt_tokens=len(text.split()))
+
+
+def _scripted_completion(spec: RunSpec, request: Request, prompt_tokens: int) -> Completion:
+    draws = uniform(request.key, np.arange(spec.max_tokens + 1), Purpose.DRAFT).tolist()
+    length = 1 + int(draws[-1] * spec.max_tokens)
+    tokens = [int(draw * VOCABULARY) for draw in draws[:length]]
+    return Completion(
+        request=request,
+        prompt_tokens=prompt_tokens,
+        text=" ".join(f"w{token}" for token in tokens),
+        token_ids=tokens,
+        finish_reason="stop" if length < spec.max_tokens else "length",
+        acceptance=_scripted_acceptance(draws, length, spec.profile.depth),
+        logprobs=[-1.0] * length,
+    )
+
+
+def _scripted_acceptance(draws: list[float], length: int, depth: int) -> Acceptance:
+    acceptance = Acceptance(drafted_by_depth=[0] * depth, accepted_by_depth=[0] * depth)
+    position = 0
+    while position < length:
+        acceptance.cycles += 1
+        for draft in range(min(depth, length - position)):
+            acceptance.drafted_by_depth[draft] += 1
+        accepted = 0
+        while accepted < depth and position + accepted < length:
+            acceptance.expected_accepted += ACCEPTANCE
+            acceptance.accepted_variance += ACCEPTANCE * (1 - ACCEPTANCE)
+            if draws[position + accepted] >= ACCEPTANCE:
+                break
+            acceptance.accepted_by_depth[accepted] += 1
+            accepted += 1
+        if position + accepted < length:
+            if accepted == depth:
+                acceptance.bonus += 1
+            else:
+                acceptance.residual += 1
+        position += accepted + 1
+    return acceptance
