@@ -78,13 +78,13 @@ class RecordReader:
         except InputError as error:
             return Record(row, line, f"line-{line}", bad_input=f"line {line}: {error}")
         own = {name: value for name, value in columns.items() if name not in self._consumed(columns)}
-        record_id = f"line-{line}"
+        record_id = None
         try:
-            record_id = self._record_id(columns, row)
+            record_id = self._record_id(columns)
             prompt, messages = self._prompt(columns)
         except InputError as error:
-            return Record(row, line, record_id, own=own, bad_input=f"line {line}: {error}")
-        return Record(row, line, record_id, prompt, messages, own)
+            return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"line {line}: {error}")
+        return Record(row, line, record_id or str(row), prompt, messages, own)
 
     def _id_path(self, columns: dict[str, object]) -> ColumnPath | None:
         if self.id_column is not None:
@@ -108,10 +108,10 @@ class RecordReader:
         paths = (self._id_path(columns), self.prompt_column)
         return consumed | {path.column for path in paths if path is not None and path.plain}
 
-    def _record_id(self, columns: dict[str, object], row: int) -> str:
+    def _record_id(self, columns: dict[str, object]) -> str | None:
         path = self._id_path(columns)
         if path is None:
-            return str(row)
+            return None
         value = path.of(columns)
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise InputError(f"the record id {path.text} must be text or an integer; received {kind(value)}")
