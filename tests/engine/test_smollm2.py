@@ -93,6 +93,8 @@ def test_missing_pip_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_processes_that_ask_at_once_fetch_once(own_cache: Path, tmp_path: Path) -> None:
     log = tmp_path / "fetches"
+    leftover = own_cache / "models" / ".smollm2-135m-killed"  # of a fetch that was killed before it could clean up
+    leftover.mkdir(parents=True)
     program = f"""
 from pathlib import Path
 from worker.engine import model_store, smollm2
@@ -111,6 +113,7 @@ print(model_store.resolve_model("smollm2-135m"))
     outputs = [process.communicate(timeout=60)[0].strip() for process in processes]
     assert outputs == [str(own_cache / "models" / "smollm2-135m")] * 4
     assert log.read_text() == "fetch\n"
+    assert not leftover.exists()
 
 
 def permute(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
