@@ -1,0 +1,35 @@
+"""`specmill`: the command group. Nothing heavy is imported before a command is at work, so that `--help` answers at once."""
+
+from typing import Any
+
+import click
+
+from producer.commands.demo import demo
+from producer.commands.model import model
+from producer.commands.run import run
+from producer.commands.worker import worker
+from schemas.errors import SpecmillError
+
+
+class Group(click.Group):
+    """A group that shows specmill's own errors as one message and never as a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what specmill refuses to do becomes `Error: …` and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except SpecmillError as error:
+            raise click.ClickException(str(error) or type(error).__name__) from error
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="specmill")
+def main() -> None:
+    """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
+
+
+for _command in (run, demo, worker, model):
+    main.add_command(_command)
+
+if __name__ == "__main__":
+    main(prog_name="specmill")

@@ -1,0 +1,113 @@
+"""`specmill run PROMPTS --out DIR`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from producer.run_options import DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
+from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
+from schemas.run_spec import MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
+from schemas.sampler import SamplerConfig
+
+SAMPLER_OPTIONS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+
+
+def _sampler_value(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """One sampler option, judged by `SamplerConfig` itself."""
+    try:
+        SamplerConfig(**{str(parameter.name): value})
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+def _stop_texts(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for text in value:
+        if not text or not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise click.BadParameter(f"a stop string must have at least one character and be UTF-8 text; received {text!r}")
+    return value
+
+
+def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
+    default = getattr(SamplerConfig(), name)
+    return click.option(f"--{name.replace('_', '-')}", type=kind, default=default, show_default=True, callback=_sampler_value, help=text)
+
+
+@click.command(short_help="A prompts file to a Parquet dataset.")
+@click.argument("prompts", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The dataset's folder; a run that it holds is resumed."
+)
+@click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
+@click.option("--mtp", metavar="FILE", help="MTP head that drafts: a safetensors file, or a folder that holds one.")
+@_sampler_option("temperature", float, "0 or less is greedy.")
+@_sampler_option("top_p", float, "Nucleus mass in (0, 1]; 1 is off.")
+@_sampler_option("top_k", int, "Most candidates kept; 0 is off.")
+@_sampler_option("presence_penalty", float, "In [-2, 2], for tokens that the completion already holds.")
+@_sampler_option("frequency_penalty", float, "In [-2, 2], per earlier occurrence in the completion.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1, 1_000_000), default=RunOptions.max_tokens, show_default=True, help="Completion budget."
+)
+@click.option(
+    "--n",
+    "samples",
+    type=click.IntRange(1, MAX_SAMPLES),
+    default=1,
+    show_default=True,
+    help="Completions per prompt, each with its own seed.",
+)
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), default=0, show_default=True, help="Run seed; rows are a function of it.")
+@click.option("--stop", metavar="TEXT", multiple=True, callback=_stop_texts, help="Cut the completion before this text; repeatable.")
+@click.option("--raw", is_flag=True, help="Encode prompts as they stand, without the chat template.")
+@click.option("--logprobs", is_flag=True, help="Also store the log-probability of every token.")
+@click.option(
+    "--slots", type=click.IntRange(1, MAX_SLOTS), default=ExecutionProfile.slots, show_default=True, help="Rows decoded side by side (B)."
+)
+@click.option("--depth", type=click.IntRange(0, MAX_DEPTH), show_default="2 with --mtp, else 0", help="Draft tokens per cycle (K).")
+@click.option("--dtype", type=click.Choice(DTYPES), default=ExecutionProfile.dtype, show_default=True, help="Compute dtype.")
+@click.option(
+    "--shard-size", type=click.IntRange(1, MAX_SHARD_ROWS), default=DEFAULT_SHARD_SIZE, show_default=True, help="Prompts per part file."
+)
+@click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")
+@click.option("--broker", metavar="URL", help="redis:// or rediss:// of a shared broker; without it an embedded one is started.")
+@click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")
+@click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
+@click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
+@click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
+def run(quiet: bool, **given: Any) -> None:
+    """Turn PROMPTS into a Parquet dataset in --out.
+
+    PROMPTS holds one JSON object per line, with `prompt` or `messages`; a .txt file holds one prompt per line. Other columns are kept.
+    The same command again goes on where the last one stopped. Rows that fail are kept, with their `error` filled; the exit code is 0
+    all the same and the summary counts them. After Ctrl-C the exit code is 130.
+    """
+    sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
+    options = RunOptions(sampler=sampler, **given)
+    check(options)
+    execute(options, quiet=quiet)
+
+
+def check(options: RunOptions) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        click.UsageError: names both.
+    """
+    if options.mtp is None and options.resolved_depth > 0:
+        raise click.UsageError(f"--depth must be 0 without --mtp (no head, no drafts); received {options.depth}")
+    if options.workers == 0 and options.broker is None:
+        raise click.UsageError("--workers 0 needs --broker: nobody else can reach the embedded broker")
+
+
+def execute(options: RunOptions, *, quiet: bool) -> None:
+    """Run with a display that suits the terminal, and leave with the run's exit code."""
+    from producer.progress_display import make_display
+    from producer.run import run as run_to_the_end
+
+    with make_display(quiet=quiet) as display:
+        summary = run_to_the_end(options, display)
+    if summary is None:
+        raise click.exceptions.Exit(130)
+    click.echo(summary.text())

@@ -1,0 +1,91 @@
+"""`RunOptions`: what `specmill run` was asked for, before any file is opened."""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.run_spec import RunSpec
+from schemas.sampler import SamplerConfig
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_DEPTH = 2  # with a head
+DEFAULT_SHARD_SIZE = 64
+ON_BAD_INPUT = ("refuse", "error-row")
+TEXT_SUFFIXES = (".txt", ".text")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one run; names and defaults are those of the command line.
+
+    Attributes:
+        prompts: the prompts file.
+        out: the dataset's folder.
+        model: the target, as `worker.engine.model_store.resolve_model` takes it.
+        mtp: the head, as `resolve_head` takes it, or None.
+        sampler: one configuration for target and draft.
+        max_tokens: completion budget in tokens.
+        samples: completions per record.
+        seed: run seed.
+        stop: stop strings.
+        slots: B.
+        depth: K; None is 2 with a head and 0 without.
+        dtype: compute dtype.
+        shard_size: records per shard.
+        workers: local worker processes.
+        broker: an external broker, or None for an embedded one.
+        id_column: expression of the record id, or None.
+        prompt_column: expression of the prompt, or None.
+        on_bad_input: `refuse` or `error-row`.
+        raw: encode prompts as they stand, without the chat template.
+        logprobs: store every token's log-probability.
+    """
+
+    prompts: Path
+    out: Path
+    model: str = DEFAULT_MODEL
+    mtp: str | None = None
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    max_tokens: int = 256
+    samples: int = 1
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    slots: int = 16
+    depth: int | None = None
+    dtype: str = "float32"
+    shard_size: int = DEFAULT_SHARD_SIZE
+    workers: int = 1
+    broker: str | None = None
+    id_column: str | None = None
+    prompt_column: str | None = None
+    on_bad_input: str = "refuse"
+    raw: bool = False
+    logprobs: bool = False
+
+    @property
+    def resolved_depth(self) -> int:
+        """K, its default filled in."""
+        if self.depth is not None:
+            return self.depth
+        return 0 if self.mtp is None else DEFAULT_DEPTH
+
+    def command(self, spec: RunSpec) -> str:
+        """The shell command that creates the same rows again, with every value that they are a function of."""
+        sampler = spec.sampler
+        words = ["specmill", "run", str(self.prompts), "--out", str(self.out), "--model", spec.model.name]
+        words += ["--mtp", spec.head.name] if spec.head is not None else []
+        words += ["--temperature", repr(sampler.temperature), "--top-p", repr(sampler.top_p), "--top-k", str(sampler.top_k)]
+        words += ["--presence-penalty", repr(sampler.presence_penalty), "--frequency-penalty", repr(sampler.frequency_penalty)]
+        words += ["--max-tokens", str(spec.max_tokens), "--n", str(spec.samples), "--seed", str(spec.seed)]
+        words += [word for text in spec.stop for word in ("--stop", text)]
+        words += ["--slots", str(spec.profile.slots), "--depth", str(spec.profile.depth), "--dtype", spec.profile.dtype]
+        words += ["--shard-size", str(spec.shard_size)]
+        words += [
+            word
+            for name in ("id_column", "prompt_column")
+            if (text := getattr(self, name))
+            for word in (f"--{name.replace('_', '-')}", text)
+        ]
+        words += ["--on-bad-input", self.on_bad_input] if self.on_bad_input != ON_BAD_INPUT[0] else []
+        words += [flag for flag, given in (("--raw", spec.raw), ("--logprobs", spec.logprobs)) if given]
+        return shlex.join(words)
