@@ -1,0 +1,153 @@
+"""`MTPEngine`: completes a shard's requests with a target and its MTP head, one cohort per capacity."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import mlx.core as mx
+
+from sampling.batched import BatchedSampler
+from schemas.errors import ModelError, RowError
+from schemas.profile import Backend, ExecutionProfile
+from schemas.progress import Tally
+from schemas.run_spec import ModelRef, RunSpec
+from worker.engine import blas, model_store
+from worker.engine.cohort import Cohort, CohortShape
+from worker.engine.completion import Completion, Request
+from worker.engine.encoding import check_length, encode_prompt
+from worker.engine.engine import OnCycle, Timings
+from worker.engine.invariance import is_row_invariant
+from worker.engine.mtp_head import MTPHead
+from worker.engine.row import Row
+from worker.engine.trunk import Trunk
+
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+class MTPEngine:
+    """A loaded target, its head if there is one, and the profile they run under.
+
+    Attributes:
+        backend: this machine, with the answer of the invariance probe.
+    """
+
+    def __init__(self, trunk: Trunk, head: MTPHead | None, profile: ExecutionProfile) -> None:
+        self._trunk = trunk
+        self._head = head
+        self._profile = profile
+        self.backend = Backend(
+            device=mx.default_device().type.name,
+            chip=str(mx.device_info()["device_name"]),
+            mlx=mx.__version__,
+            blas=blas.prepare(),
+            row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype]),
+        )
+
+    @classmethod
+    def load(cls, spec: RunSpec) -> "MTPEngine":
+        """Load what a spec names and make sure that it is what the spec means.
+
+        Raises:
+            ModelError, HeadError: a file cannot be found or loaded, or its digest is another than the spec's.
+        """
+        dtype = _DTYPES[spec.profile.dtype]
+        folder = model_store.resolve_model(spec.model.name)
+        _check_digest(spec.model, model_store.digest_folder(folder), folder)
+        trunk = Trunk.load(folder, dtype)
+        head = None
+        if spec.head is not None and spec.profile.depth > 0:
+            path = model_store.resolve_head(spec.head.name)
+            _check_digest(spec.head, {path.name: model_store.digest_file(path)}, path)
+            head = MTPHead.load(path, trunk, dtype)
+        return cls(trunk, head, spec.profile)
+
+    def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
+        """One completion per request, in the same order; a request that cannot run becomes an error row."""
+        mx.reset_peak_memory()
+        done: dict[tuple[int, int], Completion] = {}
+        for capacity, rows in sorted(self._rows_by_capacity(spec, requests, done).items()):
+            self._complete_cohort(spec, capacity, rows, done, timings, on_cycle)
+        timings.peak_bytes = mx.get_peak_memory()
+        return [done[request.index, request.sample] for request in requests]
+
+    def _rows_by_capacity(
+        self, spec: RunSpec, requests: Sequence[Request], done: dict[tuple[int, int], Completion]
+    ) -> dict[int, list[Row]]:
+        """The requests that can run, by the smallest capacity that holds them; the others go to `done` as error rows."""
+        overhang = spec.profile.depth + 1  # a last cycle may write past the budget
+        limit = min(self._trunk.context or spec.profile.capacities[-1], spec.profile.capacities[-1] - overhang)
+        rows: dict[int, list[Row]] = defaultdict(list)
+        encoded: dict[int, list[int] | RowError] = {}  # by record: all samples share one encoding
+        for request in requests:
+            if request.index not in encoded:
+                encoded[request.index] = self._encode(spec, request, limit)
+            prompt_ids = encoded[request.index]
+            if isinstance(prompt_ids, RowError):
+                done[request.index, request.sample] = Completion.failed(request, prompt_ids)
+                continue
+            row = Row(
+                request,
+                prompt_ids,
+                max_tokens=spec.max_tokens,
+                stop=spec.stop,
+                tokenizer=self._trunk.tokenizer,
+                depth=spec.profile.depth,
+            )
+            needed = len(prompt_ids) + spec.max_tokens + overhang
+            rows[next(capacity for capacity in spec.profile.capacities if capacity >= needed)].append(row)
+        return rows
+
+    def _encode(self, spec: RunSpec, request: Request, limit: int) -> list[int] | RowError:
+        try:
+            prompt_ids = encode_prompt(request, self._trunk.tokenizer, raw=spec.raw)
+            check_length(len(prompt_ids), spec.max_tokens, limit)
+        except RowError as error:
+            return error
+        return prompt_ids
+
+    def _complete_cohort(
+        self,
+        spec: RunSpec,
+        capacity: int,
+        waiting: list[Row],
+        done: dict[tuple[int, int], Completion],
+        timings: Timings,
+        on_cycle: OnCycle,
+    ) -> None:
+        elastic = self.backend.row_invariant
+        shape = CohortShape(
+            slots=min(spec.profile.slots, len(waiting)) if elastic else spec.profile.slots,
+            capacity=capacity,
+            depth=spec.profile.depth,
+            prefill_chunk=spec.profile.prefill_chunk,
+            elastic=elastic,
+        )
+        cohort = Cohort(self._trunk, self._head, BatchedSampler(spec.sampler, self._trunk.vocab_size), shape, timings)
+
+        def tally() -> Tally:
+            finished = sum((completion.tally() for completion in done.values()), Tally())
+            return sum((row.tally() for row in cohort.rows if row is not None), finished)
+
+        queue = iter(waiting)
+        exhausted = False
+        while True:
+            for slot in cohort.free_slots:
+                if not exhausted and (row := next(queue, None)) is not None:
+                    cohort.admit(slot, row)
+                    on_cycle(tally)
+                else:
+                    exhausted = True
+            if exhausted:
+                cohort.shrink()
+            if all(row is None for row in cohort.rows):
+                return
+            for completion in cohort.cycle():
+                done[completion.request.index, completion.request.sample] = completion
+            on_cycle(tally)
+
+
+def _check_digest(ref: ModelRef, files: dict[str, str], where: Path) -> None:
+    digest = model_store.combined_digest(files)
+    if digest != ref.digest:
+        other = sorted(name for name in {*files, *ref.files} if files.get(name) != ref.files.get(name))
+        raise ModelError(f"{where} is not the {ref.name} that the run was submitted with; these files differ: {', '.join(other)}")

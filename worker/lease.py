@@ -1,0 +1,81 @@
+"""`Lease`: the right to work on one shard, held by a token in the ledger and renewed from a thread of its own.
+
+The thread has its own client with short timeouts, so neither a busy engine nor a slow command of the task delays it. The tick that renews
+also reads the run's cancel flag.
+"""
+
+import logging
+import threading
+import uuid
+from typing import Self
+
+from worker.ledger import Ledger
+from worker.redis_client import BROKER_ERRORS
+
+LEASE_SECONDS = 20.0  # with 20-25 s a killed worker's shard was queued again after 26-31 s
+RENEWALS = 5  # per lease time
+
+logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """A claimed shard; use as a context, which renews it."""
+
+    def __init__(self, renewing: Ledger, shard: int, token: str, attempt: int, seconds: float) -> None:
+        """Args are those of `claim`; `attempt` is what the ledger answered."""
+        self.shard = shard
+        self.token = token
+        self.attempt = attempt
+        self._renewing = renewing
+        self._seconds = seconds
+        self._lost = threading.Event()
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{shard}", daemon=True)
+
+    @classmethod
+    def claim(cls, ledger: Ledger, renewing: Ledger, shard: int, worker: str, seconds: float = LEASE_SECONDS) -> Self | None:
+        """Take the lease, or None when there is nothing to do.
+
+        Args:
+            ledger: the run's ledger.
+            renewing: the same ledger through another, impatient client.
+            shard: shard index.
+            worker: the worker's name; its leases' tokens start with it and `/`.
+            seconds: time to live.
+        """
+        token = f"{worker}/{uuid.uuid4().hex}"
+        attempt = ledger.claim(shard, token, seconds)
+        return cls(renewing, shard, token, attempt, seconds) if attempt else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether another worker holds the shard now, or it has landed."""
+        return self._lost.is_set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is cancelled or over."""
+        return self._cancelled.is_set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._seconds / RENEWALS):
+            try:
+                state = self._renewing.renew(self.shard, self.token, self._seconds)
+            except BROKER_ERRORS as error:
+                logger.warning("lease of shard %d not renewed: %s", self.shard, error)
+                continue
+            if state == "lost":
+                self._lost.set()
+                return
+            if state == "cancelled":
+                self._cancelled.set()
+                return

@@ -1,0 +1,293 @@
+"""`Ledger`: everything that Redis holds of one run.
+
+Data model; `R` is `run:{run_id}`. Messages on the queue are hints, these keys are what decides, and the part files outlive them: with an
+empty Redis a run is rebuilt from its folder. Every key has a time to live and goes when the run ends.
+
+    R:spec             string  the RunSpec; without it there is no run, and no script below writes anything
+    R:done             bitmap  landed shards
+    R:issued           set     shards that were handed out and have not landed
+    R:blob:{shard}     string  input of an issued shard, Arrow IPC
+    R:lease:{shard}    string  token of the worker that holds the shard; lives for the lease's seconds only
+    R:attempts         hash    shard → attempts begun in this session of the coordinator
+    R:result:{shard}   hash    `rows` (Arrow IPC) and `report` (AttemptReport), until the coordinator has landed them
+    R:ready            list    shards whose results wait
+    R:faults           list    Fault, oldest first, until the coordinator has read them
+    R:live             hash    worker → LiveReport
+    R:cancel           string  set to end the run early
+
+Workers write through scripts that look at R:spec first, so a worker that wakes up after the end of a run leaves nothing behind.
+"""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import redis
+
+from schemas.errors import DecodeError
+from schemas.progress import AttemptReport
+from schemas.run_spec import RunSpec
+from worker.reports import Fault, LiveReport
+
+KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is there
+
+_CLAIM = """
+local spec, done, result, lease, attempts = unpack(KEYS)
+local shard, token, ttl, key_ttl = unpack(ARGV)
+if redis.call('EXISTS', spec) == 0 then return {'gone', 0} end
+if redis.call('GETBIT', done, shard) == 1 or redis.call('EXISTS', result) == 1 then return {'done', 0} end
+local holder = redis.call('GET', lease)
+if holder == token then return {'claimed', tonumber(redis.call('HGET', attempts, shard))} end
+if holder then return {'held', 0} end
+local attempt = redis.call('HINCRBY', attempts, shard, 1)
+redis.call('PEXPIRE', attempts, key_ttl)
+redis.call('SET', lease, token, 'NX', 'PX', ttl)
+return {'claimed', attempt}
+"""
+
+_RENEW = """
+local spec, done, lease, cancel = unpack(KEYS)
+local shard, token, ttl = unpack(ARGV)
+if redis.call('EXISTS', spec) == 0 or redis.call('EXISTS', cancel) == 1 then return 'cancelled' end
+if redis.call('GETBIT', done, shard) == 1 then return 'lost' end
+local holder = redis.call('GET', lease)
+if holder and holder ~= token then return 'lost' end
+redis.call('SET', lease, token, 'PX', ttl)
+return 'held'
+"""
+
+_RELEASE = """
+local lease, attempts = unpack(KEYS)
+local shard, prefix, forgive = unpack(ARGV)
+local holder = redis.call('GET', lease)
+if not holder or string.sub(holder, 1, #prefix) ~= prefix then return 0 end
+redis.call('DEL', lease)
+if forgive == '1' and redis.call('HEXISTS', attempts, shard) == 1 then redis.call('HINCRBY', attempts, shard, -1) end
+return 1
+"""
+
+_DELIVER = """
+local spec, done, result, ready, lease, live = unpack(KEYS)
+local shard, token, rows, report, worker, idle, key_ttl = unpack(ARGV)
+if redis.call('EXISTS', spec) == 0 then return 'gone' end
+local holder = redis.call('GET', lease)
+if holder and holder ~= token then return 'lost' end
+if redis.call('GETBIT', done, shard) == 0 and redis.call('EXISTS', result) == 0 then
+  redis.call('HSET', result, 'rows', rows, 'report', report)
+  redis.call('PEXPIRE', result, key_ttl)
+  redis.call('RPUSH', ready, shard)
+  redis.call('PEXPIRE', ready, key_ttl)
+end
+redis.call('DEL', lease)
+redis.call('HSET', live, worker, idle)
+redis.call('PEXPIRE', live, key_ttl)
+return 'delivered'
+"""
+
+_RECORD_FAULT = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('RPUSH', KEYS[2], ARGV[1])
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
+return 1
+"""
+
+_REPORT_LIVE = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return 1
+"""
+
+
+class Ledger:
+    """One run's keys, seen from a worker or from the coordinator."""
+
+    def __init__(self, client: redis.Redis, run_id: str) -> None:
+        self._redis = client
+        self._prefix = f"run:{run_id}"
+        self._key_ms = KEY_SECONDS * 1000
+        names = ("spec", "done", "issued", "attempts", "ready", "faults", "live", "cancel")
+        self._key = {name: f"{self._prefix}:{name}" for name in names}
+
+    def _of(self, kind: str, shard: int) -> str:
+        return f"{self._prefix}:{kind}:{shard}"
+
+    def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
+        return self._redis.register_script(script)(keys=keys, args=args)
+
+    # What workers do.
+
+    def spec(self) -> RunSpec | None:
+        """The run's spec, or None for a run that is over or unknown.
+
+        Raises:
+            DecodeError: a spec of another version of specmill.
+        """
+        text = cast("bytes | None", self._redis.get(self._key["spec"]))
+        return None if text is None else RunSpec.from_json(text)
+
+    def blob(self, shard: int) -> bytes | None:
+        """The shard's input, if it is issued."""
+        return cast("bytes | None", self._redis.get(self._of("blob", shard)))
+
+    def claim(self, shard: int, token: str, lease_seconds: float) -> int:
+        """Begin an attempt: count it and take the lease, in one step.
+
+        Returns:
+            The attempt's number, from 1; 0 when the shard is done, held by another worker, or of a run that is over.
+        """
+        keys = [self._key["spec"], self._key["done"], self._of("result", shard), self._of("lease", shard), self._key["attempts"]]
+        state, attempt = self._run(_CLAIM, keys, [shard, token, int(lease_seconds * 1000), self._key_ms])
+        return int(attempt) if state == b"claimed" else 0
+
+    def renew(self, shard: int, token: str, lease_seconds: float) -> str:
+        """Extend the lease, or take it again when it has run out and nobody else has it: `held`, `lost` or `cancelled`."""
+        keys = [self._key["spec"], self._key["done"], self._of("lease", shard), self._key["cancel"]]
+        return cast("bytes", self._run(_RENEW, keys, [shard, token, int(lease_seconds * 1000)])).decode()
+
+    def release(self, shard: int, token_prefix: str, *, forgive: bool = False) -> bool:
+        """Delete the lease if its token starts so.
+
+        Args:
+            shard: shard index.
+            token_prefix: a whole token, or a worker's name and `/` for whatever lease it holds.
+            forgive: do not count the attempt: it ended for no fault of the shard.
+        """
+        keys = [self._of("lease", shard), self._key["attempts"]]
+        return bool(self._run(_RELEASE, keys, [shard, token_prefix, int(forgive)]))
+
+    def deliver(self, shard: int, token: str, rows: bytes, report: AttemptReport, idle: LiveReport) -> str:
+        """Hand a finished shard to the coordinator and give the lease back, in one step: `delivered`, `lost` or `gone`."""
+        named = ("spec", "done")
+        keys = [*(self._key[name] for name in named), self._of("result", shard), self._key["ready"], self._of("lease", shard)]
+        args = [shard, token, rows, report.to_json(), report.worker, idle.to_json(), self._key_ms]
+        return cast("bytes", self._run(_DELIVER, [*keys, self._key["live"]], args)).decode()
+
+    def record_fault(self, fault: Fault) -> None:
+        """Tell the coordinator about an attempt that produced nothing."""
+        self._run(_RECORD_FAULT, [self._key["spec"], self._key["faults"]], [fault.to_json(), self._key_ms])
+
+    def report_live(self, worker: str, live: LiveReport) -> None:
+        """Show the worker's present state."""
+        self._run(_REPORT_LIVE, [self._key["spec"], self._key["live"]], [worker, live.to_json(), self._key_ms])
+
+    def forget_worker(self, worker: str) -> None:
+        """Take a worker off the live table."""
+        self._redis.hdel(self._key["live"], worker)
+
+    # What the coordinator does.
+
+    def open(self, spec: RunSpec, done: Iterable[int]) -> None:
+        """Begin a session: set the spec and the landed shards, forget old attempts and faults, keep leases and results that still stand."""
+        landed = set(done)
+        bitmap = bytearray((max(landed) // 8 + 1) if landed else 0)
+        for shard in landed:
+            bitmap[shard // 8] |= 0x80 >> shard % 8
+        for shard in self.issued() & landed:
+            self.settle(shard)
+        with self._redis.pipeline() as pipe:
+            pipe.delete(*(self._key[name] for name in ("attempts", "faults", "live", "cancel", "done")))
+            if bitmap:
+                pipe.set(self._key["done"], bytes(bitmap), ex=KEY_SECONDS)
+            pipe.set(self._key["spec"], spec.to_json(), ex=KEY_SECONDS)
+            pipe.execute()
+
+    def is_open(self) -> bool:
+        """Whether Redis still knows the run."""
+        return bool(self._redis.exists(self._key["spec"]))
+
+    def issued(self) -> set[int]:
+        """Shards that were handed out and have not landed."""
+        return {int(shard) for shard in cast("set[bytes]", self._redis.smembers(self._key["issued"]))}
+
+    def issue(self, shard: int, blob: bytes) -> None:
+        """Put a shard's input where workers find it."""
+        with self._redis.pipeline() as pipe:
+            pipe.set(self._of("blob", shard), blob, ex=KEY_SECONDS)
+            pipe.sadd(self._key["issued"], shard)
+            pipe.expire(self._key["issued"], KEY_SECONDS)
+            pipe.execute()
+
+    def states(self, shards: Iterable[int]) -> dict[int, str]:
+        """Where each shard stands: `result` waits, `leased` to a worker, or `absent`."""
+        wanted = list(shards)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for shard in wanted:
+                pipe.exists(self._of("result", shard))
+                pipe.exists(self._of("lease", shard))
+            answers = pipe.execute()
+        results, leases = answers[::2], answers[1::2]
+        return {
+            shard: "result" if result else "leased" if lease else "absent"
+            for shard, result, lease in zip(wanted, results, leases, strict=True)
+        }
+
+    def next_entry(self, seconds: float) -> int | Fault | None:
+        """The next fault, or the next shard whose result waits; None when there is nothing for so long."""
+        answer = cast("list[bytes] | None", self._redis.blpop([self._key["faults"], self._key["ready"]], timeout=seconds))
+        if answer is None:
+            return None
+        return Fault.from_json(answer[1]) if answer[0].decode() == self._key["faults"] else int(answer[1])
+
+    def result(self, shard: int) -> tuple[bytes, AttemptReport] | None:
+        """A waiting result: rows as Arrow IPC, and the report.
+
+        Raises:
+            DecodeError: a report of another version of specmill.
+        """
+        rows, report = cast("list[bytes | None]", self._redis.hmget(self._of("result", shard), ["rows", "report"]))
+        return None if rows is None or report is None else (rows, AttemptReport.from_json(report))
+
+    def drop_result(self, shard: int) -> None:
+        """Throw a result away that is not what the shard should be."""
+        self._redis.delete(self._of("result", shard))
+
+    def settle(self, shard: int) -> None:
+        """The shard has landed: nothing of it stays but its bit."""
+        with self._redis.pipeline() as pipe:
+            pipe.setbit(self._key["done"], shard, 1)
+            pipe.expire(self._key["done"], KEY_SECONDS)
+            pipe.srem(self._key["issued"], shard)
+            pipe.hdel(self._key["attempts"], str(shard))
+            pipe.delete(*(self._of(kind, shard) for kind in ("blob", "result", "lease")))
+            pipe.execute()
+
+    def attempts(self, shard: int) -> int:
+        """Attempts begun and not forgiven."""
+        return int(cast("bytes | None", self._redis.hget(self._key["attempts"], str(shard))) or 0)
+
+    def live(self) -> dict[str, LiveReport]:
+        """Worker → its last report; reports of another version are left out."""
+        found = {}
+        for worker, text in cast("dict[bytes, bytes]", self._redis.hgetall(self._key["live"])).items():
+            try:
+                found[worker.decode(errors="replace")] = LiveReport.from_json(text)
+            except DecodeError:
+                continue
+        return found
+
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the run's end."""
+        return bool(self._redis.exists(self._key["cancel"]))
+
+    def cancel(self) -> None:
+        """Ask for the run's end."""
+        self._redis.set(self._key["cancel"], 1, ex=KEY_SECONDS)
+
+    def refresh(self) -> None:
+        """Renew the time to live of everything but the leases."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in self._key.values():
+                pipe.expire(key, KEY_SECONDS)
+            for shard in self.issued():
+                pipe.expire(self._of("blob", shard), KEY_SECONDS)
+                pipe.expire(self._of("result", shard), KEY_SECONDS)
+            pipe.execute()
+
+    def close(self) -> None:
+        """Delete every key of the run; workers that still hold a shard notice and drop it."""
+        shards = self.issued()
+        # The spec goes first: from then on no worker writes.
+        self._redis.delete(self._key["spec"])
+        keys = [*self._key.values(), *(self._of(kind, shard) for shard in shards for kind in ("blob", "result", "lease"))]
+        for start in range(0, len(keys), 500):
+            self._redis.delete(*keys[start : start + 500])

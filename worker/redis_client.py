@@ -1,0 +1,48 @@
+"""Redis clients with timeouts, and broker addresses that are safe to print."""
+
+import re
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.retry import Retry
+
+from schemas.errors import BrokerError
+
+BROKER_ERRORS: tuple[type[Exception], ...] = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
+"""What an outage looks like to a client; everything else is a bug or a refusal."""
+
+
+def make_client(broker_url: str, *, patient: bool = True) -> redis.Redis:
+    """A client of the broker; connects when first used.
+
+    Args:
+        broker_url: `redis://`, `rediss://` or `redis+socket://`, as Celery takes it.
+        patient: three quick retries and 15 s per answer; else no retry and 2 s, for the thread that renews leases.
+
+    Raises:
+        BrokerError: an address that is none of these.
+    """
+    timeout = 15.0 if patient else 2.0
+    url = broker_url.replace("redis+socket://", "unix://", 1)
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_timeout=timeout,
+            socket_connect_timeout=min(timeout, 5.0),
+            health_check_interval=10,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 3) if patient else Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise BrokerError(f"{masked(broker_url)} is no broker address: {error}") from error
+
+
+def masked(broker_url: str) -> str:
+    """The address with its password replaced by `***`."""
+    return re.sub(r"(?<=://)([^/@]*?):[^@]*@", r"\1:***@", broker_url)
+
+
+def password_of(broker_url: str) -> str | None:
+    """The password in an address, as it is written there."""
+    userinfo, at, _ = urlsplit(broker_url).netloc.rpartition("@")
+    return userinfo.partition(":")[2] or None if at else None
