@@ -1,0 +1,272 @@
+"""The batched twin of the reference: a whole batch drafted, or judged, with one evaluation on the device.
+
+Reduce on the device, decide on the host in float64 (docs: exactness). Given the same random words every token, and every decision, is the
+one that `verify_one_token` and `sample_from_distribution` take on the same logits. A row's result is a function of that row alone, bit for
+bit.
+
+A cycle reads:
+
+    steps = []
+    for _ in range(depth):
+        steps.append(sampler.draft(head_logits, rows, steps))
+    block = sampler.verify(target_logits, rows, steps)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sampling.candidates import CandidateBatch, candidates
+from sampling.counter_rng import PositionRandom, Purpose, uniform
+from sampling.distribution import probability_of, sample_from_distribution
+from sampling.logit_batch import reduce_logits
+from sampling.rows import NO_TOKEN, RowBatch
+from sampling.verification import RESIDUAL_DUST, acceptance_probability, residual_distribution
+from sampling.whole_vocabulary import WholeVocabularyBatch
+from schemas.sampler import SamplerConfig
+
+DistributionBatch = CandidateBatch | WholeVocabularyBatch
+
+
+@dataclass(frozen=True, eq=False)
+class DraftStep:
+    """One draft token per row, and the distributions they were drawn from.
+
+    Attributes:
+        tokens: `[B] int64`, ids of the full vocabulary.
+        distribution: q, `[B, 1]`.
+        failed: `[B] bool`: the draft logits of an active row were not finite. Its token is the placeholder that its q holds with
+            probability 1, so verification of that row stays exact if the caller goes on with it.
+        nan: `[B] int64`, NaN logits of a failed row.
+        inf: `[B] int64`, +inf logits of a failed row.
+    """
+
+    tokens: NDArray[np.int64]
+    distribution: DistributionBatch
+    failed: NDArray[np.bool_]
+    nan: NDArray[np.int64]
+    inf: NDArray[np.int64]
+
+    @classmethod
+    def one_hot(cls, tokens: ArrayLike, vocab_size: int) -> "DraftStep":
+        """Drafts that were proposed, not drawn (by lookup, say): q is 1 at each of `tokens`, `[B]` integer."""
+        ids = np.asarray(tokens, dtype=np.int64)
+        none = np.zeros((len(ids), 1), dtype=np.int64)
+        q = CandidateBatch(ids[:, None, None], np.ones((len(ids), 1, 1)), {}, vocab_size, none, none, none.astype(bool))
+        return cls(ids, q, none[:, 0].astype(bool), none[:, 0], none[:, 0])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockResult:
+    """What one cycle emits.
+
+    Attributes:
+        accepted: `[B] int64`, drafts accepted, 0 to K. `accepted + 1` tokens are emitted: those drafts and a residual token, or a
+            bonus token when `accepted == K`.
+        tokens: `[B, K + 1] int64`, emitted tokens, padded with -1.
+        accept_probabilities: `[B, K] float64`, α of every draft that was judged, 0 behind the first rejection; its row sum is what
+            `accepted` is expected to be.
+        logprobs: `[B, K + 1] float64`, log p of every emitted token under the target, 0 on padding.
+        failed: `[B] bool`: a target position that was reached is not a distribution. Such a row of an active batch emits nothing.
+        nan: `[B] int64`, NaN logits at that position.
+        inf: `[B] int64`, +inf logits at that position.
+    """
+
+    accepted: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    accept_probabilities: NDArray[np.float64]
+    logprobs: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    nan: NDArray[np.int64]
+    inf: NDArray[np.int64]
+
+
+class BatchedSampler:
+    """Drafts and verifies batches under one config; it holds no state beyond its arguments.
+
+    Args:
+        config: for the target and the draft alike.
+        vocab_size: V of the target.
+        draft_ids: `[Vd]` integer, for a head over part of the vocabulary: the full id of each of its tokens, strictly ascending. q then
+            lives on that part. None: the head has the target's vocabulary.
+
+    Raises:
+        ValueError: `vocab_size` < 1, or `draft_ids` are not strictly ascending in [0, V).
+    """
+
+    def __init__(self, config: SamplerConfig, vocab_size: int, draft_ids: ArrayLike | None = None) -> None:
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size must be >= 1; received {vocab_size}")
+        self.config = config
+        self.vocab_size = vocab_size
+        self.draft_ids: NDArray[np.int64] | None = None
+        if draft_ids is not None:
+            ids = np.asarray(draft_ids, dtype=np.int64)
+            if ids.ndim != 1 or len(ids) == 0 or ids[0] < 0 or ids[-1] >= vocab_size or np.any(np.diff(ids) <= 0):
+                raise ValueError(
+                    f"draft_ids must be a non-empty, strictly ascending vector in [0, {vocab_size}); received shape {ids.shape}"
+                )
+            self.draft_ids = ids
+
+    def draft(self, logits: mx.array, rows: RowBatch, earlier: Sequence[DraftStep] = ()) -> DraftStep:
+        """Draw the next draft token of every row.
+
+        Args:
+            logits: `[B, Vd]` float32, bfloat16 or float16, from the head.
+            rows: the rows of this cycle, as they will be passed to `verify`.
+            earlier: the steps already drafted in this cycle; their number is the depth of this one, and penalties count their tokens.
+
+        Raises:
+            ValueError: the shape of `logits` does not fit.
+        """
+        width = self.vocab_size if self.draft_ids is None else len(self.draft_ids)
+        _require_shape("logits", logits, (len(rows), width))
+        q = self._distributions(logits[:, None, :], rows, _stacked(earlier, len(rows)), self.draft_ids, from_place=len(earlier))
+        uniforms = uniform(rows.keys, rows.positions + len(earlier), Purpose.DRAFT)
+        if isinstance(q, CandidateBatch):
+            tokens = _inverse_cdf(q.ids[:, 0], q.probabilities[:, 0], uniforms)
+        else:
+            tokens = np.zeros(len(rows), dtype=np.int64)
+        for row in np.flatnonzero(~q.narrow(np.zeros(len(rows), dtype=np.int64))):
+            rng = PositionRandom(int(rows.keys[row]), int(rows.positions[row]) + len(earlier), (Purpose.DRAFT,))
+            tokens[row] = sample_from_distribution(q.at(int(row), 0), rng)
+        return DraftStep(tokens, q, q.bad[:, 0] & rows.active, q.nan[:, 0], q.inf[:, 0])
+
+    def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
+        """Judge every row's drafts and draw its residual or bonus token.
+
+        Args:
+            logits: `[B, K + 1, V]` float32, bfloat16 or float16: the target's logits at the position of each draft, and behind the last.
+            rows: the rows of this cycle.
+            drafts: the K steps of this cycle; none for plain decoding.
+
+        Raises:
+            ValueError: the shape of `logits` does not fit.
+        """
+        count, depth = len(rows), len(drafts)
+        _require_shape("logits", logits, (count, depth + 1, self.vocab_size))
+        tokens = _stacked(drafts, count)
+        p = self._distributions(logits, rows, tokens, None)
+        alphas, judged_p = self._judge(p, drafts, tokens, rows)
+        places = rows.positions[:, None] + np.arange(depth)
+        passed = (uniform(rows.keys[:, None], places, Purpose.ACCEPT) < alphas) & ~p.bad[:, :depth]
+        accepted = np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
+        final, final_logprob = self._correct(p, drafts, accepted, rows)
+
+        here = np.arange(depth + 1)
+        last = accepted[:, None]
+        emitted = np.where(here < last, np.append(tokens, final[:, None], axis=1), np.where(here == last, final[:, None], NO_TOKEN))
+        with np.errstate(divide="ignore"):
+            draft_logprobs = np.append(np.log(judged_p), final_logprob[:, None], axis=1)
+        logprobs = np.where(here < last, draft_logprobs, np.where(here == last, final_logprob[:, None], 0.0))
+        everyone = np.arange(count)
+        failed = p.bad[everyone, accepted]
+        return BlockResult(
+            accepted=np.where(failed, 0, accepted),
+            tokens=np.where(failed[:, None], NO_TOKEN, emitted),
+            accept_probabilities=np.where(failed[:, None] | (here[:depth] > last), 0.0, alphas),
+            logprobs=np.where(failed[:, None], 0.0, logprobs),
+            failed=failed & rows.active,
+            nan=np.where(failed, p.nan[everyone, accepted], 0),
+            inf=np.where(failed, p.inf[everyone, accepted], 0),
+        )
+
+    def _distributions(
+        self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
+    ) -> DistributionBatch:
+        """Distributions at the places `from_place`… of the block, which hold the drafts before them in their counts."""
+        ids, counts = rows.counts_along(drafts) if self.config.has_penalties else _no_counts(len(rows), drafts.shape[1] + 1)
+        if vocab_ids is not None:
+            slots = np.minimum(np.searchsorted(vocab_ids, ids), len(vocab_ids) - 1)
+            ids = np.where(vocab_ids[slots] == ids, slots, NO_TOKEN)
+        filtered = self.config.greedy or self.config.top_k > 0 or self.config.top_p < 1.0
+        with_mass = not self.config.greedy and (self.config.top_p < 1.0 or not filtered)
+        reduced = reduce_logits(logits, self.config, ids, counts[:, from_place:], rows.active, with_mass=with_mass)
+        if filtered:
+            return candidates(reduced, rows.active, vocab_ids, self.vocab_size)
+        nan, inf = reduced.non_finite(rows.active)
+        return WholeVocabularyBatch(reduced, vocab_ids, self.vocab_size, nan, inf, reduced.bad)
+
+    def _judge(
+        self, p: DistributionBatch, drafts: Sequence[DraftStep], tokens: NDArray[np.int64], rows: RowBatch
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """α and p[t] of every draft, `[B, K] float64`; float64-exact wherever the acceptance test hangs on it."""
+        depth = len(drafts)
+        p_token = p.probability_of(tokens)
+        q_token = np.zeros_like(p_token)
+        for place, step in enumerate(drafts):
+            q_token[:, place] = step.distribution.probability_of(step.tokens[:, None])[:, 0]
+        drawable = q_token > 0.0
+        alphas = np.where(drawable, np.minimum(1.0, p_token / np.where(drawable, q_token, 1.0)), 0.0)
+        error = max([p.error_bound, *(step.distribution.error_bound for step in drafts)])
+        if error > 0.0:
+            uniforms = uniform(rows.keys[:, None], rows.positions[:, None] + np.arange(depth), Purpose.ACCEPT)
+            doubtful = np.abs(uniforms * q_token - p_token) <= 2.0 * error * (p_token + q_token)
+            for row, place in zip(*np.nonzero(doubtful & ~p.bad[:, :depth]), strict=True):
+                target, draft = p.at(row, place), drafts[place].distribution.at(row, 0)
+                alphas[row, place] = acceptance_probability(target, draft, int(tokens[row, place]))
+        return alphas, p_token
+
+    def _correct(
+        self, p: DistributionBatch, drafts: Sequence[DraftStep], accepted: NDArray[np.int64], rows: RowBatch
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The token behind the accepted drafts and its log p: `[B] int64`, `[B] float64`."""
+        everyone = np.arange(len(rows))
+        rejected = accepted < len(drafts)
+        narrow = p.narrow(accepted)
+        uniforms = uniform(rows.keys, rows.positions + accepted, Purpose.CORRECTION)
+        final = np.zeros(len(rows), dtype=np.int64)
+        chance = np.ones(len(rows), dtype=np.float64)
+        if isinstance(p, CandidateBatch):
+            ids, target = p.ids[everyone, accepted], p.probabilities[everyone, accepted]
+            weights = target.copy()
+            for place, step in enumerate(drafts):
+                q = step.distribution
+                here = np.flatnonzero(rejected & (accepted == place))
+                narrow[here] &= q.narrow(np.zeros_like(accepted))[here]
+                if isinstance(q, CandidateBatch):
+                    weights[here] = _residual(ids[here], target[here], q.ids[here, 0], q.probabilities[here, 0])
+            final = _inverse_cdf(ids, weights, uniforms)
+            chance = np.where(ids == final[:, None], target, 0.0).max(axis=1)
+        for row in np.flatnonzero(~narrow & ~p.bad[everyone, accepted]):
+            place = int(accepted[row])
+            target_here = p.at(int(row), place)
+            wanted = residual_distribution(target_here, drafts[place].distribution.at(int(row), 0)) if rejected[row] else target_here
+            final[row] = sample_from_distribution(
+                wanted, PositionRandom(int(rows.keys[row]), int(rows.positions[row]) + place, (Purpose.CORRECTION,))
+            )
+            chance[row] = probability_of(target_here, int(final[row]))
+        return final, np.log(chance)
+
+
+def _residual(ids: NDArray[np.int64], p: NDArray[np.float64], q_ids: NDArray[np.int64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`residual_distribution` of padded rows: ids and p `[R, C]`, q_ids and q `[R, D]` → `[R, C]`."""
+    drafted = np.where(ids[:, :, None] == q_ids[:, None, :], q[:, None, :], 0.0).max(axis=-1)
+    left = p - drafted
+    left = np.where(left <= RESIDUAL_DUST * p, 0.0, left)
+    total = np.cumsum(left, axis=-1)[:, -1:]
+    return np.where(total > 0.0, left / np.where(total > 0.0, total, 1.0), p)
+
+
+def _inverse_cdf(ids: NDArray[np.int64], weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """`sample_from_distribution` of padded rows: ids and weights `[R, C]`, uniforms `[R]` → tokens `[R]`."""
+    mass = np.cumsum(weights, axis=-1)
+    slots = (mass <= uniforms[:, None] * mass[:, -1:]).sum(axis=-1)
+    tokens: NDArray[np.int64] = ids[np.arange(len(ids)), slots]
+    return tokens
+
+
+def _stacked(drafts: Sequence[DraftStep], rows: int) -> NDArray[np.int64]:
+    return np.stack([step.tokens for step in drafts], axis=1) if drafts else np.zeros((rows, 0), dtype=np.int64)
+
+
+def _no_counts(rows: int, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.zeros((rows, 0), dtype=np.int64), np.zeros((rows, places, 0), dtype=np.int64)
+
+
+def _require_shape(name: str, array: mx.array, shape: tuple[int, ...]) -> None:
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}; received {tuple(array.shape)}")

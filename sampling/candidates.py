@@ -1,0 +1,187 @@
+"""The distributions of a whole batch as padded rows of kept candidates, for configs that filter (top-p, top-k, greedy).
+
+The best C logits of a position are found exactly, ties to the lowest id: any token among the best C lies in one of the best C blocks, when
+blocks are ranked by their maximum and then by their place. Filters and probabilities are computed on those few in float64. A position
+whose nucleus is wider than C is kept apart as a `SparseDistribution` of the reference.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sampling.distribution import SparseDistribution
+from sampling.logit_batch import MASS_ERROR, LogitBatch
+from sampling.rows import NO_TOKEN
+from schemas.sampler import SamplerConfig
+
+NUCLEUS_WIDTH = 64
+"""Candidates fetched per position for top-p without top-k; wider nuclei take the slower way."""
+
+WIDEST = 1024
+"""Most candidates kept in padded rows; a larger top_k takes the slower way."""
+
+SUM_ERROR = 1e-11
+"""Relative bound between two float64 sums over a vocabulary in different orders (V · 2**-53 = 2.8e-11 at worst, 1e-13 in practice)."""
+
+_KEYS_AT_ONCE = 2**20  # 8 MB of sort keys: stays in a processor's cache
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateBatch:
+    """Distributions of B rows at T positions over one vocabulary.
+
+    Attributes:
+        ids: `[B, T, C] int64`, ascending; padded with `vocab_size`.
+        probabilities: `[B, T, C] float64`; 0 on padding.
+        wide: (row, place) → the distribution of a position with more than C candidates; its padded row is meaningless.
+        vocab_size: of the full vocabulary.
+        nan: `[B, T] int64`, NaN logits of a position that never became a distribution.
+        inf: `[B, T] int64`, its +inf logits.
+        bad: `[B, T] bool`: such a position, or one of an inactive row; its distribution is a one-hot placeholder.
+    """
+
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    wide: dict[tuple[int, int], SparseDistribution]
+    vocab_size: int
+    nan: NDArray[np.int64]
+    inf: NDArray[np.int64]
+    bad: NDArray[np.bool_]
+
+    error_bound = 0.0
+    """Relative error of `probability_of`."""
+
+    def probability_of(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Probabilities of one token at each of the first n positions: `[B, n] int64` → `[B, n] float64`."""
+        places = tokens.shape[1]
+        chosen: NDArray[np.float64] = np.where(self.ids[:, :places] == tokens[..., None], self.probabilities[:, :places], 0.0).max(axis=-1)
+        for (row, place), distribution in self.wide.items():
+            if place < places:
+                chosen[row, place] = distribution.at(tokens[row, place])
+        return chosen
+
+    def at(self, row: int, place: int) -> SparseDistribution:
+        """One position's distribution."""
+        if (row, place) in self.wide:
+            return self.wide[row, place]
+        held = self.ids[row, place] < self.vocab_size
+        return SparseDistribution(self.ids[row, place, held], self.probabilities[row, place, held], self.vocab_size)
+
+    def narrow(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each row's distribution at `places` `[B]` is in the padded rows: `[B] bool`."""
+        return np.array([(row, int(place)) not in self.wide for row, place in enumerate(places)], dtype=bool)
+
+
+def candidates(logits: LogitBatch, active: NDArray[np.bool_], vocab_ids: NDArray[np.int64] | None, vocab_size: int) -> CandidateBatch:
+    """Filter a batch of logits down to its kept candidates.
+
+    Args:
+        logits: reduced logits; with mass where top_p < 1.
+        active: `[B] bool`.
+        vocab_ids: `[V] int64`, full id of each local one, ascending; None where they are the same.
+        vocab_size: of the full vocabulary.
+    """
+    config = logits.config
+    width = min(_width(config), logits.vocab_size)
+    ids, weights = _ranked(logits, width)
+    keep, unsettled = _kept(weights, logits.mass, config, logits.vocab_size)
+    wide: dict[tuple[int, int], SparseDistribution] = {}
+    for row, place in zip(*np.nonzero(unsettled & ~logits.bad), strict=True):
+        exact = _settle(logits, weights[row, place], row, place)
+        if exact is not None:
+            keep[row, place] = exact
+        else:
+            full = SparseDistribution.from_dense(logits.exact(row, place))
+            own = full.ids if vocab_ids is None else vocab_ids[full.ids]
+            wide[int(row), int(place)] = SparseDistribution(own, full.probabilities, vocab_size)
+    keep = np.where(logits.bad | unsettled & (keep > width), 1, keep)
+
+    kept = np.arange(weights.shape[-1]) < keep[..., None]
+    kept &= weights > 0.0
+    kept[..., 0] |= logits.bad
+    ids = np.where(logits.bad[..., None], 0, ids)
+    weights = np.where(logits.bad[..., None], 1.0, weights)
+    columns = int(keep.max())
+    ids = np.where(kept, ids, logits.vocab_size)[..., :columns]
+    weights = np.where(kept, weights, 0.0)[..., :columns]
+    by_id = np.argsort(ids, axis=-1, kind="stable")
+    ids, weights = np.take_along_axis(ids, by_id, axis=-1), np.take_along_axis(weights, by_id, axis=-1)
+    # Left to right, so that the padding, and with it the rest of the batch, never changes a bit.
+    probabilities = weights / np.cumsum(weights, axis=-1)[..., -1:]
+    names = np.append(np.arange(logits.vocab_size) if vocab_ids is None else vocab_ids, vocab_size)
+    nan, inf = logits.non_finite(active)
+    return CandidateBatch(names[ids], probabilities, wide, vocab_size, nan, inf, logits.bad)
+
+
+def _width(config: SamplerConfig) -> int:
+    if config.greedy:
+        return 1
+    return min(config.top_k or NUCLEUS_WIDTH, WIDEST)
+
+
+def _ranked(logits: LogitBatch, width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The best `width` tokens of every position, by falling weight and then rising id: ids and weights, `[B, T, width]`."""
+    ids = _best(logits.masked, logits.block_max, width)
+    values = np.take_along_axis(logits.masked, ids, axis=-1).astype(np.float64)
+    if logits.ids.shape[1]:
+        names = np.where(logits.ids == NO_TOKEN, logits.vocab_size, logits.ids)
+        ids = np.concatenate([ids, np.broadcast_to(names[:, None, :], logits.penalised.shape)], axis=-1)
+        values = np.concatenate([values, logits.penalised], axis=-1)
+    values = np.where(logits.bad[..., None], -np.inf, values)
+    weights = logits.weights(values)
+    order = np.lexsort((ids, -weights), axis=-1)[..., :width]
+    return np.take_along_axis(ids, order, axis=-1), np.take_along_axis(weights, order, axis=-1)
+
+
+def _best(values: NDArray[np.float32], block_max: NDArray[np.float32], width: int) -> NDArray[np.int64]:
+    """Ids of the `width` largest values of every position, ties to the lowest id, in no order: `[B, T, width]`."""
+    rows, places, count = block_max.shape
+    block = values.shape[-1] // count
+    chosen = min(width, count)
+    flat_values, flat_max = values.reshape(rows * places, count, block), block_max.reshape(rows * places, count)
+    best = np.empty((rows * places, width), dtype=np.int64)
+    step = max(1, _KEYS_AT_ONCE // (chosen * block))
+    for start in range(0, len(flat_max), step):
+        part = slice(start, start + step)
+        blocks = _smallest(_descending_keys(flat_max[part], np.arange(count, dtype=np.uint64)), chosen)
+        inside = np.take_along_axis(flat_values[part], blocks[..., None], axis=1)
+        names = (blocks[..., None] * block + np.arange(block)).astype(np.uint64)
+        keys = _descending_keys(inside, names).reshape(len(blocks), -1)
+        best[part] = _smallest(keys, width)
+    return best.reshape(rows, places, width)
+
+
+def _descending_keys(values: NDArray[np.float32], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One integer per value that rises as the value falls, and with the id among equal values (-0.0 equals 0.0)."""
+    bits = (values + np.float32(0.0)).view(np.uint32)
+    descending = np.where(bits >> np.uint32(31), bits, ~bits & np.uint32(0x7FFFFFFF))
+    return (descending.astype(np.uint64) << np.uint64(32)) | ids
+
+
+def _smallest(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """The ids inside the `count` smallest keys of every row."""
+    if count < keys.shape[-1]:
+        keys = np.partition(keys, count - 1, axis=-1)[..., :count]
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _kept(
+    weights: NDArray[np.float64], mass: NDArray[np.float64], config: SamplerConfig, vocab: int, error: float = MASS_ERROR
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """How many ranked candidates the filters keep, and where `error` in the mass or too few candidates leave that open."""
+    most = 1 if config.greedy else min(config.top_k or vocab, vocab)
+    if config.greedy or config.top_p == 1.0:
+        fewest = widest = np.full(mass.shape, most, dtype=np.int64)
+    else:
+        run = np.cumsum(weights, axis=-1)
+        goal = config.top_p * mass[..., None]
+        fewest, widest = (np.minimum((run < goal * slack).sum(axis=-1) + 1, most) for slack in (1.0 - error, 1.0 + error))
+    return widest, (fewest != widest) | (widest > weights.shape[-1])
+
+
+def _settle(logits: LogitBatch, weights: NDArray[np.float64], row: int, place: int) -> int | None:
+    """How many candidates are kept, by a float64 mass; None where even that leaves it open."""
+    mass = np.array(logits.exact_mass(row, place))
+    keep, unsettled = _kept(weights, mass, logits.config, logits.vocab_size, SUM_ERROR)
+    return None if unsettled else int(keep)

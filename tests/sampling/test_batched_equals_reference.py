@@ -1,0 +1,136 @@
+"""The batched twin against a plain loop over the float64 reference, on the same words: thousands of blocks, every mixture."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from sampling import (
+    Distribution,
+    PositionRandom,
+    Purpose,
+    SamplerConfig,
+    SparseDistribution,
+    distribution_from_logits,
+    probability_of,
+    sample_from_distribution,
+    verify_one_token,
+)
+from sampling.batched import BatchedSampler, DraftStep
+from sampling.rows import RowBatch
+
+
+@dataclass
+class PlainBlock:
+    tokens: list[int]
+    alphas: list[float]
+    logprobs: list[float]
+
+
+def plain_draft(logits, config, counts, ids, vocab, key, position) -> tuple[int, Distribution]:
+    local = counts if ids is None else Counter({slot: counts[int(full)] for slot, full in enumerate(ids) if counts[int(full)]})
+    dense = distribution_from_logits(logits, config, local)
+    q = dense if ids is None else SparseDistribution(ids, dense, vocab)
+    return sample_from_distribution(q, PositionRandom(key, position, (Purpose.DRAFT,))), q
+
+
+def plain_block(logits, config, counts, drafts, key, position) -> PlainBlock:
+    """One row's cycle as the theorem states it, token by token."""
+    block = PlainBlock([], [], [])
+    counts = Counter(counts)
+    for place, (token, q) in enumerate(drafts):
+        p = distribution_from_logits(logits[place], config, counts)
+        decision = verify_one_token(p, q, token, PositionRandom(key, position + place))
+        block.tokens.append(decision.token_id)
+        block.alphas.append(decision.accept_probability)
+        block.logprobs.append(np.log(probability_of(p, decision.token_id)))
+        if not decision.accepted:
+            return block
+        counts[token] += 1
+    p = distribution_from_logits(logits[len(drafts)], config, counts)
+    bonus = sample_from_distribution(p, PositionRandom(key, position + len(drafts), (Purpose.CORRECTION,)))
+    block.tokens.append(bonus)
+    block.logprobs.append(np.log(probability_of(p, bonus)))
+    return block
+
+
+CONFIGS = {
+    "plain": SamplerConfig(),
+    "cold": SamplerConfig(temperature=0.3),
+    "greedy": SamplerConfig(temperature=0.0),
+    "greedy-penalties": SamplerConfig(temperature=-1.0, presence_penalty=0.7, frequency_penalty=0.4),
+    "top-k": SamplerConfig(temperature=0.8, top_k=5),
+    "top-k-1": SamplerConfig(top_k=1),
+    "nucleus": SamplerConfig(temperature=0.7, top_p=0.9),
+    "narrow-nucleus": SamplerConfig(top_p=1e-9),
+    "almost-all": SamplerConfig(temperature=1.5, top_p=0.999),
+    "both": SamplerConfig(temperature=0.9, top_p=0.95, top_k=20),
+    "plain-penalties": SamplerConfig(presence_penalty=1.5, frequency_penalty=-0.5),
+    "everything": SamplerConfig(temperature=0.7, top_p=0.9, top_k=12, presence_penalty=-1.0, frequency_penalty=0.8),
+    "nucleus-penalties": SamplerConfig(temperature=1.1, top_p=0.8, presence_penalty=2.0),
+    "huge-top-k": SamplerConfig(top_k=1500),
+    "tiny-temperature": SamplerConfig(temperature=1e-300, top_p=0.9),
+}
+
+SHAPES = {  # vocabulary, spread of the logits, ties, share of -inf
+    "tiny": (7, 1.0, False, 0.0),
+    "ties": (300, 2.0, True, 0.0),
+    "masked": (130, 3.0, False, 0.4),
+    "flat": (2500, 0.5, True, 0.1),
+    "peaked": (1024, 6.0, False, 0.0),
+}
+
+
+def random_logits(rng, shape, spread, ties, masked):
+    logits = rng.normal(size=shape) * spread
+    if ties:
+        logits = np.round(logits * 2) / 2
+    logits[rng.random(shape) < masked] = -np.inf
+    logits[..., 0] = np.where(np.isfinite(logits).any(axis=-1), logits[..., 0], 0.0)
+    return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("subset", [False, True], ids=["full-head", "draft-vocabulary"])
+def test_blocks_equal_the_plain_loop(config, shape, subset):
+    vocab, spread, ties, masked = shape
+    rng = np.random.default_rng([vocab, subset, int(config.top_p * 1000), config.top_k])
+    ids = np.sort(rng.choice(vocab, size=max(3, vocab // 2), replace=False)) if subset else None
+    sampler = BatchedSampler(config, vocab, ids)
+    rows = 16
+    for depth in (0, 1, 3):
+        target = random_logits(rng, (rows, depth + 1, vocab), spread, ties, masked)
+        head = target[:, :depth] + random_logits(rng, (rows, depth, vocab), 0.5, False, 0.0)
+        head = head if ids is None else head[..., ids]
+        head[..., 0] = np.where(np.isfinite(head).any(axis=-1), head[..., 0], 0.0)
+        counts = [Counter(rng.integers(0, vocab, size=rng.integers(0, 6)).tolist()) for _ in range(rows)]
+        keys = rng.integers(0, 2**64, size=rows, dtype=np.uint64)
+        positions = rng.integers(0, 1000, size=rows)
+        batch = RowBatch.of(keys, positions, token_counts=counts)
+
+        steps: list[DraftStep] = []
+        for place in range(depth):
+            steps.append(sampler.draft(mx.array(head[:, place]), batch, steps))
+        block = sampler.verify(mx.array(target), batch, steps)
+
+        for row in range(rows):
+            key, position, along = int(keys[row]), int(positions[row]), Counter(counts[row])
+            drafts = []
+            for place in range(depth):
+                token, q = plain_draft(head[row, place], config, along, ids, vocab, key, position + place)
+                assert token == steps[place].tokens[row]
+                drafts.append((token, q))
+                along[token] += 1
+            expected = plain_block(target[row], config, counts[row], drafts, key, position)
+            emitted = len(expected.tokens)
+            assert block.accepted[row] == emitted - 1
+            assert block.tokens[row, :emitted].tolist() == expected.tokens
+            assert (block.tokens[row, emitted:] == -1).all()
+            loose = 1e-5 if config.top_p == 1.0 and config.top_k == 0 and not config.greedy else 1e-12
+            np.testing.assert_allclose(block.accept_probabilities[row, : len(expected.alphas)], expected.alphas, rtol=loose, atol=1e-15)
+            assert (block.accept_probabilities[row, len(expected.alphas) :] == 0.0).all()
+            np.testing.assert_allclose(block.logprobs[row, :emitted], expected.logprobs, rtol=loose, atol=loose)
+        assert not block.failed.any()
