@@ -25,7 +25,7 @@ def _sampler_value(_context: click.Context, parameter: click.Parameter, value: A
 
 def _stop_texts(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     for text in value:
-        if not text or not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        if not text or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise click.BadParameter(f"a stop string must have at least one character and be UTF-8 text; received {text!r}")
     return value
 

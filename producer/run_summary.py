@@ -1,0 +1,168 @@
+"""`RunSummary`: what a finished dataset holds, counted from its part files and nothing else."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from schemas.manifest import Manifest
+
+FAILURES_SHOWN = 5
+Z_LIMIT = 5.0  # beyond it the engine is broken (docs: exactness, level 4)
+_COLUMNS = ("record_id", "sample", "error", "prompt_tokens", "completion_tokens", "finish_reason", "acceptance")
+
+
+@dataclass
+class RunSummary:
+    """Counts over a dataset, and how the session that finished it went.
+
+    Attributes:
+        out: the dataset's folder.
+        files: part files.
+        size: of the part files, in bytes.
+        rows: output rows, failed ones included.
+        failures: error type → rows.
+        first_failures: the first few failed rows, as text.
+        finish_reasons: finish reason → rows.
+        prompt_tokens: over all rows.
+        completion_tokens: over all rows.
+        cycles: draft-verify-commit cycles over all rows.
+        drafted_by_depth: drafts at depth 1, 2, …
+        accepted_by_depth: accepted ones among them.
+        expected_accepted: Σα over the judged drafts.
+        accepted_variance: Σα(1-α) over the judged drafts.
+        seconds: wall time of this session's generation; None when nothing was left to do.
+        tokens_per_second: completion tokens per second of this session; None likewise.
+        warnings: what the user should know about their columns.
+    """
+
+    out: Path
+    files: int = 0
+    size: int = 0
+    rows: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    first_failures: list[str] = field(default_factory=list)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cycles: int = 0
+    drafted_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    expected_accepted: float = 0.0
+    accepted_variance: float = 0.0
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_dataset(cls, out: Path, manifest: Manifest) -> "RunSummary":
+        """Count the part files that a manifest names, one at a time."""
+        summary = cls(out)
+        for shard in manifest.shards:
+            summary._add(out / shard.file)
+        return summary
+
+    @property
+    def failed(self) -> int:
+        """Error rows."""
+        return self.failures.total()
+
+    @property
+    def acceptance_by_depth(self) -> list[float]:
+        """Accepted share of the drafts at depth 1, 2, …; NaN where nothing was drafted."""
+        return [a / d if d else math.nan for a, d in zip(self.accepted_by_depth, self.drafted_by_depth, strict=True)]
+
+    @property
+    def tokens_per_cycle(self) -> float | None:
+        """Mean completion tokens per cycle."""
+        return self.completion_tokens / self.cycles if self.cycles else None
+
+    @property
+    def z(self) -> float | None:
+        """(accepted - Σα) / √Σα(1-α); None without a draft whose fate was open."""
+        if self.accepted_variance <= 0:
+            return None
+        return (sum(self.accepted_by_depth) - self.expected_accepted) / math.sqrt(self.accepted_variance)
+
+    def text(self) -> str:
+        """The closing summary, for people."""
+        lines = [f"{self.out}: {self.rows - self.failed:,} rows ok, {self.failed:,} failed"]
+        if self.failed:
+            lines.append("  failed      " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.failures.items())))
+            lines += [f"    {failure}" for failure in self.first_failures]
+            if self.failed > len(self.first_failures):
+                lines.append(f"    … and {self.failed - len(self.first_failures):,} more: rows with a non-null `error`")
+        speed = f", {self.tokens_per_second:,.1f} tok/s over {_duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
+        lines.append(f"  tokens      {self.completion_tokens:,} generated from {self.prompt_tokens:,} of prompts{speed}")
+        if self.drafted_by_depth:
+            depths = "  ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(self.acceptance_by_depth, 1) if not math.isnan(share))
+            lines.append(
+                f"  acceptance  by depth {depths}" + (f", {self.tokens_per_cycle:.2f} tokens per cycle" if self.tokens_per_cycle else "")
+            )
+        if self.z is not None:
+            verdict = (
+                "as exact sampling expects"
+                if abs(self.z) <= Z_LIMIT
+                else f"BEYOND {Z_LIMIT:g}: the engine is broken, do not use this dataset"
+            )
+            lines.append(f"  calibration z = {self.z:+.2f}, {verdict}")
+        lines += [f"  note        {warning}" for warning in self.warnings]
+        lines.append(f"  files       {self.files:,} in {self.out / 'data'}, {self.size / 1e6:,.1f} MB")
+        lines.append(
+            f"  load it     pandas.read_parquet({str(self.out / 'data')!r})   or   duckdb -c \"from '{self.out / 'data'}/*.parquet'\""
+        )
+        return "\n".join(lines)
+
+    def _add(self, file: Path) -> None:
+        table = pq.read_table(file, columns=list(_COLUMNS))
+        self.files += 1
+        self.size += file.stat().st_size
+        self.rows += table.num_rows
+        self.prompt_tokens += pc.sum(table["prompt_tokens"]).as_py() or 0
+        self.completion_tokens += pc.sum(table["completion_tokens"]).as_py() or 0
+        self.finish_reasons.update(table["finish_reason"].drop_null().to_pylist())
+        failed = table.filter(pc.is_valid(table["error"])).select(["record_id", "sample", "error"]).to_pylist()
+        self.failures.update(row["error"]["type"] for row in failed)
+        for row in failed[: FAILURES_SHOWN - len(self.first_failures)]:
+            where = f"{row['record_id']}, sample {row['sample']}" if row["sample"] else row["record_id"]
+            self.first_failures.append(f"{where}: {row['error']['type']}: {_one_line(row['error']['message'])}")
+        acceptance = pa.chunked_array(table["acceptance"]).combine_chunks()
+        field_of = dict(zip([f.name for f in acceptance.type], acceptance.flatten(), strict=True))
+        self.cycles += pc.sum(field_of["cycles"]).as_py() or 0
+        self.expected_accepted += math.fsum(field_of["expected_accepted"].drop_null().to_pylist())
+        self.accepted_variance += math.fsum(field_of["accepted_variance"].drop_null().to_pylist())
+        self.drafted_by_depth = _add(self.drafted_by_depth, _by_depth(field_of["drafted_by_depth"]))
+        self.accepted_by_depth = _add(self.accepted_by_depth, _by_depth(field_of["accepted_by_depth"]))
+
+
+def _by_depth(lists: pa.Array) -> list[int]:
+    """Sums over rows of the lists' first, second, … entries."""
+    lists = lists.drop_null()
+    values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    depth = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return [int(total) for total in np.bincount(depth, weights=values)] if len(values) else []
+
+
+def _add(left: list[int], right: list[int]) -> list[int]:
+    width = max(len(left), len(right))
+    padded = [side + [0] * (width - len(side)) for side in (left, right)]
+    return [a + b for a, b in zip(*padded, strict=True)]
+
+
+def _one_line(text: str) -> str:
+    first = " ".join(text.split())
+    return first if len(first) <= 160 else first[:157] + "…"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
