@@ -28,15 +28,15 @@ $(STAMP): $(PINS) pyproject.toml
 	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$(command -v "$$name")"; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then echo "specmill needs Python >= 3.11; none of python3.11 to python3.14, python3 and python is one" >&2; exit 1; fi; \
-	echo "setting up $(VENV) with $$found"; \
+	echo "setting up $(VENV) with $$found (a minute or two)"; \
 	if [ -n "$(UV)" ]; then \
 	  uv venv --quiet --clear --python "$$found" $(VENV); \
 	  uv pip install --quiet --python $(PYTHON) --require-hashes -r $(PINS); \
 	  uv pip install --quiet --python $(PYTHON) --no-deps --no-build-isolation --editable .; \
 	else \
 	  "$$found" -m venv --clear $(VENV); \
-	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(PINS); \
-	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
+	  $(PYTHON) -m pip install -qq --disable-pip-version-check --require-hashes -r $(PINS); \
+	  $(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
 	fi; \
 	touch $@
 
