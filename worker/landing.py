@@ -42,7 +42,7 @@ class PartRecord(Wire):
     """What a part file says of itself.
 
     Attributes:
-        contract: sha256 hex of the run's contract (`worker.landing.contract_digest`).
+        contract: sha256 hex of the run's contract (`RunSpec.contract`, canonical JSON).
         shard: shard index.
         rows: rows in the file.
         failed: error rows among them.

@@ -1,0 +1,59 @@
+"""The part files of a dataset folder: their names, and what a resume may trust."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from schemas.errors import LandingError
+from schemas.run_spec import RunSpec
+from schemas.wire import canonical_json
+from worker.landing import TEMPORARY, PartRecord, read_part_record
+
+DATA = "data"
+LOG = "log"
+_PART = re.compile(r"part-(\d{5,})\.parquet")
+
+
+def part_name(spec: RunSpec, shard: int) -> str:
+    """A shard's file relative to the dataset's folder; as wide as the last shard needs, so that names sort in input order."""
+    width = max(5, len(str(max(spec.shards - 1, 0))))
+    return f"{DATA}/part-{shard:0{width}d}.parquet"
+
+
+def contract_digest(spec: RunSpec) -> str:
+    """sha256 hex over the canonical contract; every part file of a run carries it."""
+    return hashlib.sha256(canonical_json(spec.contract()).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_parts(out: Path, spec: RunSpec) -> dict[int, PartRecord]:
+    """Shard → footer of every part file that is there, each checked against the run.
+
+    Raises:
+        LandingError: a Parquet file in `data/` that is broken, foreign or of another run; it is named and left alone.
+    """
+    found: dict[int, PartRecord] = {}
+    digest = contract_digest(spec)
+    for path in sorted((out / DATA).glob("*.parquet")):
+        match = _PART.fullmatch(path.name)
+        if match is None:
+            raise LandingError(f"{path} is not a part file of this run, and readers of the dataset would take it for one; move it away")
+        record = read_part_record(path)
+        shard = int(match[1])
+        if record.contract != digest:
+            raise LandingError(f"{path} belongs to another run; move it away")
+        if record.shard != shard or shard >= spec.shards or path.name != Path(part_name(spec, shard)).name:
+            raise LandingError(f"{path} holds shard {record.shard}, which has another name in this run; move it away")
+        if record.rows != (expected := spec.shard_records(shard) * spec.samples):
+            raise LandingError(f"{path} has {record.rows} rows and shard {shard} has {expected}; move it away")
+        found[shard] = record
+    return found
+
+
+def remove_stale_files(out: Path) -> list[Path]:
+    """Remove what an earlier session of ours left half-written under its temporary names; the caller holds the folder's lock."""
+    stale = [
+        path for folder in (out, out / DATA, out / LOG) if folder.is_dir() for path in folder.iterdir() if TEMPORARY.fullmatch(path.name)
+    ]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return stale

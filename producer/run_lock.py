@@ -1,0 +1,48 @@
+"""`RunLock`: one coordinator per output folder, by flock on `OUT/.specmill/lock`; the kernel frees it when the holder dies."""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+from schemas.errors import SpecmillError
+
+SCRATCH = ".specmill"  # the broker's folder, the workers' output and the lock; gone after a completed run
+
+
+class RunLock:
+    """Held as a context from before the broker starts until after it has ended."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / SCRATCH
+        self._path = self.folder / "lock"
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lock, making `OUT` when needed.
+
+        Raises:
+            SpecmillError: another process writes to this folder.
+        """
+        while self._file is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(file)
+                raise SpecmillError(f"another specmill run writes to {self.folder.parent}; wait for it or give another --out") from error
+            # The holder before us may have removed the folder between our open and our lock.
+            if self._path.exists() and os.fstat(file).st_ino == self._path.stat().st_ino:
+                self._file = file
+            else:
+                os.close(file)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Remove the scratch folder and let go."""
+        if self._file is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self._file)
+            self._file = None
