@@ -10,6 +10,7 @@ from schemas.sampler import SamplerConfig
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a head
 DEFAULT_SHARD_SIZE = 64
+BROKER_VARIABLE = "SPECMILL_BROKER"
 ON_BAD_INPUT = ("refuse", "error-row")
 TEXT_SUFFIXES = (".txt", ".text")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from producer.run_options import DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
+from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
 from schemas.run_spec import MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
@@ -71,7 +71,13 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     "--shard-size", type=click.IntRange(1, MAX_SHARD_ROWS), default=DEFAULT_SHARD_SIZE, show_default=True, help="Prompts per part file."
 )
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")
-@click.option("--broker", metavar="URL", help="redis:// or rediss:// of a shared broker; without it an embedded one is started.")
+@click.option(
+    "--broker",
+    metavar="URL",
+    envvar=BROKER_VARIABLE,
+    show_envvar=True,
+    help="redis:// or rediss:// of a shared broker; without it an embedded one is started.",
+)
 @click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")
 @click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")

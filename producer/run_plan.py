@@ -1,0 +1,148 @@
+"""`RunPlan`: from options to a checked prompts file and a frozen specification, and what the output folder means for them."""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from producer.column_path import ColumnPath
+from producer.manifest_file import read_manifest
+from producer.record import RecordReader
+from producer.run_lock import SCRATCH
+from producer.run_options import TEXT_SUFFIXES, RunOptions
+from producer.source import PromptSource
+from schemas.errors import InputError, RunMismatchError, SpecmillError
+from schemas.manifest import Manifest
+from schemas.profile import ExecutionProfile
+from schemas.run_spec import ModelRef, RunSpec
+from worker.engine.model_store import combined_digest, digest_file, digest_folder, resolve_head, resolve_model
+from worker.engine.scripted import is_scripted
+
+UNIMPORTANT = (SCRATCH, ".DS_Store")
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What will be run.
+
+    Attributes:
+        source: the prompts file, seen whole.
+        spec: the specification; its run_id is the manifest's when the run is resumed.
+        manifest: what the output folder holds already, or None.
+    """
+
+    source: PromptSource
+    spec: RunSpec
+    manifest: Manifest | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.manifest is not None and self.manifest.status == "complete"
+
+
+def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
+    """Check everything that can be checked before anything starts.
+
+    Args:
+        options: what was asked for.
+        note: receives a line per step that takes a while.
+
+    Raises:
+        InputError: the prompts file, or an output folder that holds something else.
+        ModelError, HeadError: the model or the head.
+        RunMismatchError: the output folder holds a run with another specification.
+    """
+    manifest = _found(options)
+    reader = RecordReader(
+        plain_text=options.prompts.suffix.lower() in TEXT_SUFFIXES,
+        id_column=None if options.id_column is None else ColumnPath.parse(options.id_column),
+        prompt_column=None if options.prompt_column is None else ColumnPath.parse(options.prompt_column),
+    )
+    source = PromptSource.scan(options.prompts, reader, shard_size=options.shard_size, keep_bad=options.on_bad_input == "error-row")
+    bad = f", {source.bad:,} of them bad lines that become error rows" if source.bad else ""
+    note(f"{options.prompts}: {source.records:,} records{bad}")
+    spec = _spec(options, source, note)
+    if manifest is None:
+        return RunPlan(source, spec, None)
+    differences = manifest.spec.differences(spec)
+    if differences:
+        raise RunMismatchError(_mismatch(options, differences))
+    return RunPlan(source, replace(spec, run_id=manifest.spec.run_id), manifest)
+
+
+def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:
+    """A model as named, with the digests of its files; a scripted one has none.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    if is_scripted(name):
+        return _scripted_ref(name)
+    files = digest_folder(resolve_model(name, report=note))
+    return ModelRef(name, combined_digest(files), files)
+
+
+def head_ref(name: str) -> ModelRef:
+    """A head as named, with its file's digest.
+
+    Raises:
+        HeadError: there is no such head.
+    """
+    if is_scripted(name):
+        return _scripted_ref(name)
+    path = resolve_head(name)
+    files = {path.name: digest_file(path)}
+    return ModelRef(name, combined_digest(files), files)
+
+
+def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]) -> RunSpec:
+    try:
+        return RunSpec(
+            run_id=uuid.uuid4().hex,
+            model=model_ref(options.model, note),
+            head=None if options.mtp is None else head_ref(options.mtp),
+            sampler=options.sampler,
+            max_tokens=options.max_tokens,
+            stop=options.stop,
+            samples=options.samples,
+            seed=options.seed,
+            coupling="rejection",
+            profile=ExecutionProfile(slots=options.slots, depth=options.resolved_depth, dtype=options.dtype),
+            raw=options.raw,
+            logprobs=options.logprobs,
+            shard_size=options.shard_size,
+            records=source.records,
+            prompts_digest=source.digest,
+        )
+    except SpecmillError:
+        raise
+    except ValueError as error:
+        raise SpecmillError(str(error)) from error
+
+
+def _found(options: RunOptions) -> Manifest | None:
+    """The manifest in the output folder.
+
+    Raises:
+        InputError: the folder holds something that no run of ours began.
+    """
+    if not options.out.exists():
+        return None
+    if not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; it must be a folder")
+    manifest = read_manifest(options.out)
+    if manifest is None:
+        strangers = sorted(path.name for path in options.out.iterdir() if path.name not in UNIMPORTANT)
+        if strangers:
+            raise InputError(f"--out {options.out} holds {strangers[0]!r} and no run; give a new or an empty folder")
+    return manifest
+
+
+def _scripted_ref(name: str) -> ModelRef:
+    return ModelRef(name, hashlib.sha256(name.encode()).hexdigest(), {})
+
+
+def _mismatch(options: RunOptions, differences: list[str]) -> str:
+    lines = [f"{options.out} holds a run with other settings (there / now):", *(f"  {difference}" for difference in differences)]
+    return "\n".join([*lines, "repeat the old settings to go on with it, or give another --out for these"])
