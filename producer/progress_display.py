@@ -95,7 +95,7 @@ def make_display(*, quiet: bool, stream: TextIO | None = None) -> Display:
 
 def plain_line(progress: RunProgress) -> str:
     """`generating: 312/480 rows (65%), 3 failed, 412.3 tok/s, acceptance 1: 0.41 2: 0.22, ETA 1:23`."""
-    done = progress.rows_ok + progress.rows_failed
+    done = _rows_done(progress)
     parts = [f"{progress.phase}: {done:,}/{progress.rows_total:,} rows ({_percent(done, progress.rows_total)})"]
     parts += [f"{progress.rows_failed:,} failed"] if progress.rows_failed else []
     return ", ".join([*parts, *_rates(progress)])
@@ -103,7 +103,7 @@ def plain_line(progress: RunProgress) -> str:
 
 def live_view(progress: RunProgress) -> Group:
     """The live display's content."""
-    done = progress.rows_ok + progress.rows_failed
+    done = _rows_done(progress)
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(no_wrap=True)
     bar.add_column(ratio=1)
@@ -125,6 +125,11 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _rows_done(progress: RunProgress) -> int:
+    """Landed rows, and those that workers have finished in shards on their way."""
+    return min(progress.rows_total, progress.rows_ok + progress.rows_failed + sum(view.tally.rows for view in progress.workers))
 
 
 def _rates(progress: RunProgress) -> list[str]:
