@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from schemas import errors
+from schemas.errors import EngineError, SpecmillError
 from schemas.profile import Backend
 from schemas.progress import Tally
 from schemas.wire import Wire
@@ -22,6 +24,13 @@ class Fault(Wire):
     shard: int
     kind: str
     message: str
+
+    def as_error(self) -> SpecmillError:
+        """The error to raise where people see it; a class that this specmill does not know becomes `EngineError`."""
+        kind = vars(errors).get(self.kind)
+        if isinstance(kind, type) and issubclass(kind, SpecmillError) and kind is not errors.NonFiniteLogitsError:
+            return kind(f"worker {self.worker}: {self.message}")
+        return EngineError(f"worker {self.worker}: {self.kind}: {self.message}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+"""`LocalWorkers`: worker processes on the coordinator's own machine, started, tended and ended by it."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from schemas.errors import EngineError
+from worker.lease import LEASE_SECONDS
+from worker.main import BROKER_VARIABLE, END_SECONDS, worker_name
+
+MAX_BARREN_LIVES = 5  # of one worker in a row, each ended before it landed a shard
+FIRST_PAUSE_SECONDS = 0.25  # before the second restart in a row; doubles
+LAST_LINES = 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Slot:
+    """One worker's place: the process that fills it now, and how its predecessors fared."""
+
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    barren_lives: int = 0
+    start_at: float = 0.0  # time.monotonic()
+
+    @property
+    def name(self) -> str | None:
+        return None if self.process is None else worker_name(self.process.pid)
+
+
+class LocalWorkers:
+    """A fixed number of workers as a context; `tend` keeps the number."""
+
+    def __init__(self, count: int, broker_url: str, folder: Path, *, lease_seconds: float = LEASE_SECONDS) -> None:
+        """Args.
+
+        Args:
+            count: processes, ≥ 0; each has an engine of its own.
+            broker_url: the broker they serve.
+            folder: for their output, `worker-N.log`.
+            lease_seconds: time to live of their leases.
+        """
+        self._broker_url = broker_url
+        self._lease_seconds = lease_seconds
+        self._slots = [_Slot(folder / f"worker-{index}.log") for index in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __enter__(self) -> Self:
+        for slot in self._slots:
+            self._start(slot)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End them all: by the end of their input, then by SIGKILL; their engines follow them."""
+        processes = [slot.process for slot in self._slots if slot.process is not None]
+        for process in processes:
+            _close_input(process)
+        deadline = time.monotonic() + END_SECONDS + 2.0
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return [slot.process.pid for slot in self._slots if slot.process is not None and slot.process.poll() is None]
+
+    def note_landed(self, worker: str) -> None:
+        """A shard of this worker has landed: whatever ends it later, it can work."""
+        for slot in self._slots:
+            if slot.name == worker:
+                slot.barren_lives = 0
+
+    def tend(self) -> list[str]:
+        """Start again what has died.
+
+        Returns:
+            Names of the workers that have died since the last call; their leases may be released.
+
+        Raises:
+            EngineError: one died again and again without landing anything; the message has its last lines.
+        """
+        dead = []
+        for slot in self._slots:
+            if slot.process is not None and slot.process.poll() is not None:
+                dead.append(worker_name(slot.process.pid))
+                self._bury(slot, slot.process)
+            if slot.process is None and time.monotonic() >= slot.start_at:
+                self._start(slot)
+        return dead
+
+    def _bury(self, slot: _Slot, process: "subprocess.Popen[bytes]") -> None:
+        _close_input(process)
+        slot.process = None
+        slot.barren_lives += 1
+        logger.warning("worker %s ended with code %s", worker_name(process.pid), process.returncode)
+        if slot.barren_lives >= MAX_BARREN_LIVES:
+            raise EngineError(
+                f"a worker ended {slot.barren_lives} times in a row before it landed a shard, the last time with code "
+                f"{process.returncode}; its last lines:\n{_last_lines(slot.log)}"
+            )
+        pause = FIRST_PAUSE_SECONDS * 2 ** (slot.barren_lives - 2) if slot.barren_lives > 1 else 0.0
+        slot.start_at = time.monotonic() + pause
+
+    def _start(self, slot: _Slot) -> None:
+        slot.log.parent.mkdir(parents=True, exist_ok=True)
+        with slot.log.open("ab") as log:
+            slot.process = subprocess.Popen(
+                # -P: the user's folder must not lend us a module named like one of ours.
+                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", f"--lease-seconds={self._lease_seconds}"],
+                env={**os.environ, BROKER_VARIABLE: self._broker_url},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in the terminal is the coordinator's business
+            )
+
+
+def _close_input(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def _last_lines(log: Path) -> str:
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+    except OSError:
+        return ""

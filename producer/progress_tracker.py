@@ -1,0 +1,83 @@
+"""`ProgressTracker`: landed reports and live reports of workers, added up into `RunProgress`."""
+
+import time
+from collections.abc import Callable, Collection, Container, Mapping
+
+from producer.run_progress import Counts, RunProgress, WorkerView
+from schemas.progress import AttemptReport, Tally
+from worker.reports import LiveReport
+
+SILENT_SECONDS = 30.0  # a worker that has not reported for so long, and works on nothing we wait for, is not shown
+
+
+class ProgressTracker:
+    """One session's numbers; knows nothing of Redis."""
+
+    def __init__(self, resumed: Tally, clock: Callable[[], float] = time.monotonic) -> None:
+        """`resumed` has the rows and failed rows of the parts that were there before; `clock` counts seconds."""
+        self._clock = clock
+        self._began = clock()
+        self._first_work: float | None = None
+        self._resumed = resumed
+        self._landed = Tally()
+        self._live: dict[str, tuple[LiveReport, float]] = {}
+
+    def landed(self, report: AttemptReport) -> None:
+        """A shard has landed."""
+        self._landed += report.tally
+        if self._first_work is None:
+            # Its whole work lies before this moment: count from when it began, model loading aside.
+            self._first_work = self._clock() - max(0.0, report.seconds - report.load_seconds)
+
+    def heard(self, live: Mapping[str, LiveReport]) -> None:
+        """The workers' present live reports."""
+        now = self._clock()
+        self._live = {
+            worker: (report, now) if worker not in self._live or self._live[worker][0] != report else self._live[worker]
+            for worker, report in live.items()
+        }
+        if self._first_work is None and any(report.tally.completion_tokens for report in live.values()):
+            self._first_work = now
+
+    def workers_heard(self, issued: Container[int]) -> int:
+        """Number of workers that are not silent, or hold a shard in flight."""
+        return len(self._talking(issued))
+
+    def snapshot(self, counts: Counts, *, shards_total: int, shards_done: int, issued: Collection[int], ending: str | None) -> RunProgress:
+        """The run now.
+
+        Args:
+            counts: the ledger in rows.
+            shards_total: shards of the run.
+            shards_done: landed shards.
+            issued: shards in flight; the tallies of others are landed already.
+            ending: `cancelling` or `done` when the run is past generating.
+        """
+        now = self._clock()
+        workers = tuple(
+            WorkerView(name, report.shard, report.tally if report.shard in issued else Tally(), report.backend)
+            for name, report in sorted(self._talking(issued).items())
+        )
+        live = sum((view.tally for view in workers), Tally())
+        session = self._landed + live
+        seconds = now - self._first_work if self._first_work is not None else 0.0
+        left = counts.pending - live.rows
+        rate = session.rows / seconds if seconds > 0 else 0.0
+        return RunProgress(
+            rows_total=counts.total,
+            rows_ok=counts.ok,
+            rows_failed=counts.failed,
+            shards_total=shards_total,
+            shards_done=shards_done,
+            in_flight=len(issued),
+            tally=self._resumed + session,
+            tokens_per_second=session.completion_tokens / seconds if seconds > 0 else 0.0,
+            eta_seconds=max(0, left) / rate if rate > 0 else None,
+            elapsed=now - self._began,
+            workers=workers,
+            phase=ending or ("generating" if self._first_work is not None else "loading model"),
+        )
+
+    def _talking(self, issued: Container[int | None]) -> dict[str, LiveReport]:
+        now = self._clock()
+        return {worker: report for worker, (report, at) in self._live.items() if now - at < SILENT_SECONDS or report.shard in issued}
