@@ -1,5 +1,6 @@
 """`specmill`: the command group. Nothing heavy is imported before a command is at work, so that `--help` answers at once."""
 
+import errno
 from typing import Any
 
 import click
@@ -20,6 +21,10 @@ class Group(click.Group):
             return super().invoke(ctx)
         except SpecmillError as error:
             raise click.ClickException(str(error) or type(error).__name__) from error
+        except OSError as error:  # a full disk, a folder that may not be written
+            if error.errno == errno.EPIPE:
+                raise  # whoever read our output has gone; click knows
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

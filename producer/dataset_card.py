@@ -95,11 +95,11 @@ accepted ones by depth, and Σα and Σα(1-α) over the judged drafts) and `log
 """
 
 
-def write_card(out: Path, text: str) -> None:
-    """Put the card into the dataset's folder, whole or not at all."""
-    partial = out / ".README.md.partial"
+def write_card(path: Path, text: str) -> None:
+    """Write the card, whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    partial.replace(out / "README.md")
+    partial.replace(path)
 
 
 def _reference(reference: ModelRef) -> str:

@@ -3,9 +3,11 @@
 All of it goes to standard error; standard output is for the closing summary.
 """
 
+import contextlib
+import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self, TextIO
 
 from rich.console import Console, Group
@@ -91,6 +93,29 @@ def make_display(*, quiet: bool, stream: TextIO | None = None) -> Display:
         return Display()
     console = Console(file=stream or sys.stderr)
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(stream or sys.stderr)
+
+
+class _Notes(logging.Handler):
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.WARNING)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def log_to(display: Display) -> Iterator[None]:
+    """Show the warnings of our own loggers as notes, so that they do not tear the live display."""
+    handler = _Notes(display)
+    loggers = [logging.getLogger(name) for name in ("producer", "worker")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def plain_line(progress: RunProgress) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from producer.column_path import ColumnPath
 from producer.manifest_file import read_manifest
@@ -35,10 +36,11 @@ class RunPlan:
     spec: RunSpec
     manifest: Manifest | None
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.manifest is not None and self.manifest.status == "complete"
+    def complete(self, out: Path) -> bool:
+        """Whether nothing is left to do: the manifest says so and its part files are there."""
+        return (
+            self.manifest is not None and self.manifest.status == "complete" and all((out / s.file).exists() for s in self.manifest.shards)
+        )
 
 
 def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:

@@ -36,7 +36,7 @@ def test_a_new_run_freezes_what_was_asked_for(options):
         replace(options, mtp="scripted", sampler=SamplerConfig(0.5, 0.9, 7), stop=("END",), seed=3, samples=2, logprobs=True), notes
     )
     spec = made.spec
-    assert (made.manifest, made.complete, spec.shards, spec.records) == (None, False, 3, 10)
+    assert (made.manifest, made.complete(options.out), spec.shards, spec.records) == (None, False, 3, 10)
     assert (spec.profile.depth, spec.profile.slots, spec.sampler.top_k, spec.stop, spec.seed) == (2, 16, 7, ("END",), 3)
     assert spec.model.digest == hashlib.sha256(b"scripted").hexdigest()
     assert notes == [f"{options.prompts}: 10 records"]
@@ -52,9 +52,9 @@ def test_two_plans_differ_in_nothing_but_the_run_id(options):
 def test_the_same_options_resume_under_the_same_run_id(options):
     spec = begin(options)
     resumed = plan(replace(options, workers=5))
-    assert (resumed.spec, resumed.complete) == (spec, False)
+    assert (resumed.spec, resumed.complete(options.out)) == (spec, False)
     begin(options, "complete")
-    assert plan(options).complete
+    assert plan(options).complete(options.out)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_card_describes_the_dataset_and_how_to_make_it_again(dataset, tmp_pa
     assert f"specmill run '{tmp_path}/my prompts.jsonl' --out {out} --model m --mtp h.safetensors --temperature 0.7 --top-p 0.95" in body
     assert "--stop 'a|b\n'" in body
     assert "--prompt-column 'turns[0]' --on-bad-input error-row" in body
-    write_card(out, card)
-    write_card(out, card)
+    write_card(out / "README.md", card)
+    write_card(out / "README.md", card)
     assert (out / "README.md").read_text() == card
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == ["README.md"]

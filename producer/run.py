@@ -1,0 +1,99 @@
+"""`run`: a run from options to a finished dataset: plan, broker, workers, coordinator, card, summary."""
+
+import contextlib
+
+import redis
+
+from producer.broker import EmbeddedBroker
+from producer.coordinator import Coordinator
+from producer.dataset_card import dataset_card, write_card
+from producer.local_workers import LocalWorkers
+from producer.progress_display import Display, log_to
+from producer.run_lock import RunLock
+from producer.run_options import RunOptions
+from producer.run_plan import RunPlan, make_plan
+from producer.run_progress import RunProgress
+from producer.run_summary import RunSummary
+from producer.shards import ShardSource
+from producer.stop_signal import StopSignal
+from schemas.errors import BrokerError
+from schemas.manifest import Manifest
+from worker.redis_client import make_client, masked
+
+CARD = "README.md"
+
+
+def run(options: RunOptions, display: Display) -> RunSummary | None:
+    """Make the dataset, or finish it, or find it complete; call it from the main thread.
+
+    Returns:
+        What the dataset holds, or None when Ctrl-C or a cancellation ended the session first.
+
+    Raises:
+        SpecmillError: of any kind; what has landed stays, and the same options go on with it.
+    """
+    plan = make_plan(options, display.note)
+    if plan.manifest is not None and plan.complete(options.out):
+        display.note(f"{options.out} is complete: nothing to do")
+        return _finish(options, plan, plan.manifest, keep_card=True)
+    if plan.manifest is not None:
+        display.note(f"going on with the run in {options.out}: {len(plan.manifest.shards)} of {plan.spec.shards} shards are there already")
+    return _session(options, plan, display)
+
+
+def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary | None:
+    """Generate what is missing."""
+    last: RunProgress | None = None
+
+    def show(progress: RunProgress) -> None:
+        nonlocal last
+        last = progress
+        display.update(progress)
+
+    def say_stopping() -> None:
+        display.note("stopping; what has landed is kept. Ctrl-C once more leaves at once.")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(log_to(display))
+        stop = stack.enter_context(StopSignal(say_stopping, display.close))
+        lock = stack.enter_context(RunLock(options.out))
+        broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
+        _check_broker(broker_url)
+        workers = stack.enter_context(LocalWorkers(options.workers, broker_url, lock.folder)) if options.workers else None
+        coordinator = Coordinator(plan.spec, options.out, broker_url, ShardSource(plan.source), show, workers=workers)
+        try:
+            manifest = coordinator.run(stop)
+        except redis.RedisError as error:
+            raise BrokerError(f"the broker {masked(broker_url)} failed: {error}") from error
+        display.close()
+        if manifest.status != "complete":
+            counts = coordinator.counts()
+            landed = counts.ok + counts.failed
+            display.note(f"stopped: {landed:,} of {counts.total:,} rows are in {options.out}; the same command goes on with the rest")
+            return None
+        summary = _finish(options, plan, manifest)
+    if last is not None and last.tokens_per_second:
+        summary.seconds, summary.tokens_per_second = last.elapsed, last.tokens_per_second
+    return summary
+
+
+def _finish(options: RunOptions, plan: RunPlan, manifest: Manifest, *, keep_card: bool = False) -> RunSummary:
+    """Count the dataset and describe it."""
+    summary = RunSummary.of_dataset(options.out, manifest)
+    summary.warnings = plan.source.warnings
+    if not (keep_card and (options.out / CARD).exists()):
+        write_card(options.out / CARD, dataset_card(manifest, summary, options.command(manifest.spec)))
+    return summary
+
+
+def _check_broker(broker_url: str) -> None:
+    """Find out at once whether the broker is there and lets us in; later, one that is away is waited for.
+
+    Raises:
+        BrokerError: it is not, or does not.
+    """
+    with make_client(broker_url) as client:
+        try:
+            client.ping()
+        except (redis.RedisError, OSError) as error:
+            raise BrokerError(f"the broker {masked(broker_url)} cannot be used: {error}") from error
