@@ -145,7 +145,7 @@ class Coordinator:
             self._work(stop)
             self._log.close()
             return self._write_manifest("cancelled" if self._ending == "cancelling" else "complete")
-        except (*BROKER_ERRORS, redis.ResponseError) as error:
+        except (*BROKER_ERRORS, OperationalError, redis.ResponseError) as error:
             raise BrokerError(f"the broker {masked(self._broker_url)}: {error}") from error
         finally:
             self._close()

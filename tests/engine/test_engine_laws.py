@@ -120,7 +120,7 @@ def test_rows_that_cannot_run_fail_alone(tiny: Models) -> None:
     kinds = [type(completion.error).__name__ for completion in completions]
     assert kinds == ["NoneType", "NoneType", "PromptTooLongError", "EmptyPromptError", "TemplateError", "BadInputError"]
     assert "must fit" in str(completions[2].error)
-    assert [completion.token_ids for completion in completions[:2]] == [mlx_lm_greedy(trunk, p, 24) for trunk, p in zip([tiny[0]] * 2, PROMPTS[:2])]
+    assert [completion.token_ids for completion in completions[:2]] == [mlx_lm_greedy(tiny[0], prompt, 24) for prompt in PROMPTS[:2]]
     assert all(completion.finish_reason == "error" and not completion.token_ids for completion in completions[2:])
 
 

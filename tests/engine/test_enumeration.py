@@ -17,7 +17,7 @@ from mlx_lm.utils import load
 from sampling import distribution_from_logits
 from schemas.sampler import SamplerConfig
 
-PROMPT, TOKENS, SAMPLES, END = "e t a", 3, 6000, 1
+PROMPT, TOKENS, SAMPLES, END = "e t a", 3, 3000, 1
 
 CONFIGS = {
     "plain": SamplerConfig(),

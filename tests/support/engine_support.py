@@ -17,7 +17,14 @@ from worker.engine.engine import Timings
 from worker.engine.mtp_engine import MTPEngine
 
 GREEDY = SamplerConfig(temperature=0.0)
-PROMPTS = ["Tell me a story about the sea.", "2 + 2 = ?", "hi", "List three colours, and say why each of them is liked by people.", "no", "why?"]
+PROMPTS = [
+    "Tell me a story about the sea.",
+    "2 + 2 = ?",
+    "hi",
+    "List three colours, and say why each of them is liked by people.",
+    "no",
+    "why?",
+]
 
 
 def make_spec(model: Path, head: Path | None, **changes: Any) -> RunSpec:
@@ -78,7 +85,14 @@ def run(spec: RunSpec, prompts: list[str] = PROMPTS) -> list[Completion]:
 
 def essence(completion: Completion) -> tuple[object, ...]:
     """Everything of a completion that reaches the dataset, for comparisons bit by bit."""
-    return (completion.request.key, completion.token_ids, completion.text, completion.finish_reason, completion.logprobs, completion.acceptance.column())
+    return (
+        completion.request.key,
+        completion.token_ids,
+        completion.text,
+        completion.finish_reason,
+        completion.logprobs,
+        completion.acceptance.column(),
+    )
 
 
 def make_agreeing_head(path: Path, trunk: Path) -> Path:

@@ -119,8 +119,9 @@ class EngineProcess:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is dead already
             process.stdin.close()
-        for end in (lambda: None, process.terminate, process.kill):
-            end()
+        for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
+            if signal_number is not None:
+                process.send_signal(signal_number)
             try:
                 process.wait(END_SECONDS)
                 break
@@ -183,6 +184,6 @@ def _pump_frames(pipe: IO[bytes], frames: "queue.Queue[tuple[dict[str, Any], byt
 
 
 def _reported_error(header: dict[str, Any]) -> SpecmillError:
-    kind = getattr(errors, header["type"], None)
+    kind: Any = getattr(errors, header["type"], None)
     known = isinstance(kind, type) and issubclass(kind, SpecmillError) and kind is not errors.NonFiniteLogitsError
     return kind(header["message"]) if known else EngineError(f"{header['type']}: {header['message']}")

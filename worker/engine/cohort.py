@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from sampling.batched import BatchedSampler, Draft, Verdict
+from sampling.batched import BatchedSampler, BlockResult, DraftStep
+from sampling.rows import RowBatch
+from schemas.errors import NonFiniteLogitsError
 from worker.engine.completion import Completion
 from worker.engine.engine import Timings
 from worker.engine.mtp_head import MTPHead
@@ -96,11 +98,12 @@ class Cohort:
     def cycle(self) -> list[Completion]:
         """Run one cycle over all slots; returns the rows that ended in it, whose slots are free again."""
         started = time.perf_counter()
-        drafts = self._draft()
+        batch = self._row_batch()
+        drafts = self._draft(batch)
         drafted = time.perf_counter()
-        verdict, hidden = self._verify(drafts)
+        block, hidden = self._verify(batch, drafts)
         verified = time.perf_counter()
-        ended = self._commit(verdict, hidden)
+        ended = self._commit(block, hidden)
         self._timings.draft += drafted - started
         self._timings.verify += verified - drafted
         self._timings.commit += time.perf_counter() - verified
@@ -140,7 +143,7 @@ class Cohort:
             _evaluate(caches, last_hidden)
         return _Prefilled(prompt, caches, last_hidden)
 
-    def _draft(self) -> list[Draft]:
+    def _draft(self, batch: RowBatch) -> list[DraftStep]:
         """K draft tokens per slot: one pass over the pending pairs, then K - 1 passes over the head's own hidden states."""
         if self._head is None or self._shape.depth == 0:
             return []
@@ -150,16 +153,16 @@ class Cohort:
         normed, recycled = head.forward(self._pair_hidden, mx.array(self._pair_tokens), self._caches[-1], cursor)
         last = mx.array(self._pair_counts - 1)
         normed, recycled = normed[slots, last][:, None], recycled[slots, last][:, None]
-        drafts: list[Draft] = []
+        drafts: list[DraftStep] = []
         while True:
-            drafts.append(self._sampler.draft(head.logits(normed[:, 0]), self._keys(), self._positions(), self._counts(), drafts, head.draft_vocab))
+            drafts.append(self._sampler.draft(head.logits(normed[:, 0]), batch, drafts))
             if len(drafts) == self._shape.depth:
                 return drafts
             cursor = self._cursor(starts + self._pair_counts + len(drafts) - 1, 1)
             tokens = mx.array(drafts[-1].tokens.astype(np.int32))[:, None]
             normed, recycled = head.forward(recycled, tokens, self._caches[-1], cursor)
 
-    def _verify(self, drafts: list[Draft]) -> tuple[Verdict, mx.array]:
+    def _verify(self, batch: RowBatch, drafts: list[DraftStep]) -> tuple[BlockResult, mx.array]:
         """One pass of the target over the pending token and the drafts, and the verdict on them."""
         pending = self._pair_tokens[np.arange(len(self.rows)), self._pair_counts - 1]
         tokens = np.stack([pending, *(draft.tokens.astype(np.int32) for draft in drafts)], axis=1)
@@ -167,22 +170,22 @@ class Cohort:
         hidden = self._trunk.forward(mx.array(tokens), self._caches[: self._trunk.layers], cursor)
         normed = self._trunk.norm(hidden)
         base = self._head.base_hidden(hidden, normed) if self._head is not None else normed
-        verdict = self._sampler.verify(self._trunk.logits(normed), drafts, self._keys(), self._positions(), self._counts())
-        return verdict, base
+        return self._sampler.verify(self._trunk.logits(normed), batch, drafts), base
 
-    def _commit(self, verdict: Verdict, hidden: mx.array) -> list[Completion]:
+    def _commit(self, block: BlockResult, hidden: mx.array) -> list[Completion]:
         """Commit each row's accepted drafts and its residual or bonus token; take out what ended."""
         ended: list[Completion] = []
         for slot, row in enumerate(self.rows):
             if row is None:
                 continue
-            if (fault := verdict.faults[slot]) is not None:
+            if block.failed[slot]:
+                fault = NonFiniteLogitsError(int(block.nan[slot]), int(block.inf[slot]), self._trunk.vocab_size)
                 ended.append(Completion.failed(row.request, fault, len(row.prompt_ids)))
                 self._vacate(slot)
                 continue
-            count = int(verdict.accepted[slot]) + 1
-            tokens = verdict.tokens[slot, :count].tolist()
-            row.commit(tokens, verdict.logprobs[slot, :count].tolist(), verdict.alphas[slot].tolist())
+            count = int(block.accepted[slot]) + 1
+            tokens = block.tokens[slot, :count].tolist()
+            row.commit(tokens, block.logprobs[slot, :count].tolist(), block.accept_probabilities[slot].tolist())
             if row.finish_reason is not None:
                 ended.append(row.completion())
                 self._vacate(slot)
@@ -205,14 +208,13 @@ class Cohort:
             window = min(window, -(-needed // WINDOW_STEP) * WINDOW_STEP)
         return Cursor(mx.array(offsets), tokens, window)
 
-    def _keys(self) -> np.ndarray:
-        return np.array([row.request.key if row is not None else 0 for row in self.rows], np.uint64)
-
-    def _positions(self) -> np.ndarray:
-        return np.array([len(row.token_ids) if row is not None else 0 for row in self.rows], np.int64)
-
-    def _counts(self) -> list[dict[int, int]]:
-        return [row.counts if row is not None else {} for row in self.rows]
+    def _row_batch(self) -> RowBatch:
+        return RowBatch.of(
+            keys=[row.request.key if row is not None else 0 for row in self.rows],
+            positions=[len(row.token_ids) if row is not None else 0 for row in self.rows],
+            active=[row is not None for row in self.rows],
+            token_counts=[row.counts if row is not None else {} for row in self.rows] if self._sampler.config.has_penalties else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -38,7 +39,7 @@ class MTPEngine:
         self.backend = Backend(
             device=mx.default_device().type.name,
             chip=str(mx.device_info()["device_name"]),
-            mlx=mx.__version__,
+            mlx=version("mlx"),
             blas=blas.prepare(),
             row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype]),
         )
@@ -122,7 +123,8 @@ class MTPEngine:
             prefill_chunk=spec.profile.prefill_chunk,
             elastic=elastic,
         )
-        cohort = Cohort(self._trunk, self._head, BatchedSampler(spec.sampler, self._trunk.vocab_size), shape, timings)
+        draft_ids = self._head.draft_ids if self._head is not None else None
+        cohort = Cohort(self._trunk, self._head, BatchedSampler(spec.sampler, self._trunk.vocab_size, draft_ids), shape, timings)
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())

@@ -5,14 +5,17 @@ key/value cache of its own at position t, and a final norm; the logits of x_{t+2
 the head its own output. This is the layout of Qwen3-Next's and DeepSeek-V3's MTP modules; where families differ, the contract says how.
 
 The file is safetensors: `ne.weight`, `nh.weight` (norms of embedding and hidden state), `fc.weight` [D, 2D], `block.*` (a Llama decoder
-layer, Hugging Face names), `norm.weight`, optionally `draft_vocab` [Vd] int32. Its metadata key `contract` holds a `HeadContract`.
+layer, Hugging Face names), `norm.weight`, optionally `draft_vocab` [Vd] int32 in any order. Its metadata key `contract` holds a
+`HeadContract`.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.llama import ModelArgs, TransformerBlock
 
@@ -48,15 +51,15 @@ class HeadContract(Wire):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; received {getattr(self, name)!r}")
 
 
-class MTPHead(nn.Module):
+class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
     """One head of depth 1, applied recursively.
 
     Attributes:
         contract: see `HeadContract`.
-        draft_vocab: the ids it drafts, [Vd] int32, or None for the whole vocabulary.
+        draft_ids: the ids of the draft logits' columns, [Vd] int32, ascending; None when they are the vocabulary itself.
     """
 
-    def __init__(self, trunk: Trunk, contract: HeadContract, draft_vocab: mx.array | None) -> None:
+    def __init__(self, trunk: Trunk, contract: HeadContract, draft_ids: np.ndarray | None) -> None:
         super().__init__()
         width, eps = trunk.width, trunk.args.rms_norm_eps
         self.ne = nn.RMSNorm(width, eps=eps)
@@ -67,8 +70,8 @@ class MTPHead(nn.Module):
         # Leading underscores keep what is not a weight of the head out of its parameters.
         self._trunk = trunk
         self._contract = contract
-        self._draft_vocab = draft_vocab
-        self._output_rows = None if draft_vocab is None else trunk.output_rows(draft_vocab)
+        self._draft_ids = draft_ids
+        self._output_rows = None if draft_ids is None else trunk.output_rows(mx.array(draft_ids))
 
     @classmethod
     def load(cls, path: Path, trunk: Trunk, dtype: mx.Dtype) -> "MTPHead":
@@ -78,15 +81,16 @@ class MTPHead(nn.Module):
             HeadError: not a safetensors file, missing, unknown or misshapen tensors, draft ids outside the vocabulary, or a bad contract.
         """
         try:
-            weights, metadata = mx.load(str(path), format="safetensors", return_metadata=True)
+            loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
         except (RuntimeError, ValueError) as error:
             raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
+        weights: dict[str, mx.array] = loaded[0]
+        metadata: dict[str, str] = loaded[1]
         contract = HeadContract.from_json(metadata["contract"]) if "contract" in metadata else HeadContract()
         draft_vocab = weights.pop("draft_vocab", None)
-        if draft_vocab is not None:
-            draft_vocab = _checked_draft_vocab(path, draft_vocab, trunk.vocab_size)
-        head = cls(trunk, contract, draft_vocab)
-        expected = dict(tree_flatten(head.parameters()))
+        draft_ids = _draft_ids(path, np.array(draft_vocab), trunk.vocab_size) if draft_vocab is not None else None
+        head = cls(trunk, contract, draft_ids)
+        expected: dict[str, mx.array] = dict(tree_flatten(head.parameters()))
         missing, unknown = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
         if missing or unknown:
             raise HeadError(f"{path} does not fit: missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}")
@@ -102,9 +106,9 @@ class MTPHead(nn.Module):
         return head
 
     @property
-    def draft_vocab(self) -> mx.array | None:
-        """The ids of the draft logits' columns, [Vd] int32; None when they are the vocabulary itself."""
-        return self._draft_vocab
+    def draft_ids(self) -> np.ndarray | None:
+        """The ids of the draft logits' columns, [Vd] int32, ascending; None when they are the vocabulary itself."""
+        return self._draft_ids
 
     def base_hidden(self, hidden: mx.array, normed: mx.array) -> mx.array:
         """The trunk's hidden states that this head reads, given them before and after the final norm, [..., D]."""
@@ -136,10 +140,12 @@ class MTPHead(nn.Module):
         return normed @ self._output_rows.T
 
 
-def _checked_draft_vocab(path: Path, ids: mx.array, vocab_size: int) -> mx.array:
-    values = ids.tolist()
-    if ids.ndim != 1 or not values or len(set(values)) != len(values) or not all(0 <= value < vocab_size for value in values):
+def _draft_ids(path: Path, draft_vocab: np.ndarray, vocab_size: int) -> np.ndarray:
+    ids = np.unique(draft_vocab)
+    if draft_vocab.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or not 0 < len(ids) == draft_vocab.size:
         raise HeadError(
-            f"{path}: draft_vocab must be distinct ids in [0, {vocab_size - 1}]; received {ids.size} from {min(values, default='-')} up"
+            f"{path}: draft_vocab must be a vector of distinct ids; received shape {list(draft_vocab.shape)} {draft_vocab.dtype}"
         )
-    return ids.astype(mx.int32)
+    if ids[0] < 0 or ids[-1] >= vocab_size:
+        raise HeadError(f"{path}: draft_vocab must lie in [0, {vocab_size - 1}]; received ids from {ids[0]} to {ids[-1]}")
+    return ids.astype(np.int32)

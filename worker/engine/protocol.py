@@ -10,12 +10,12 @@ Child to parent: `{"event": "tally", "tally": …}` about once a second; then on
 
 import json
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 _LENGTHS = struct.Struct(">II")
 
 
-def write_frame(stream: BinaryIO, header: dict[str, Any], payload: bytes = b"") -> None:
+def write_frame(stream: IO[bytes], header: dict[str, Any], payload: bytes = b"") -> None:
     """Write one frame and flush it."""
     encoded = json.dumps(header).encode()
     stream.write(_LENGTHS.pack(len(encoded), len(payload)) + encoded)
@@ -23,7 +23,7 @@ def write_frame(stream: BinaryIO, header: dict[str, Any], payload: bytes = b"") 
     stream.flush()
 
 
-def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     """The next frame, or None when the stream ended, also in the middle of a frame."""
     lengths = _read_exactly(stream, _LENGTHS.size)
     if lengths is None:
@@ -36,6 +36,6 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     return json.loads(header), payload
 
 
-def _read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+def _read_exactly(stream: IO[bytes], size: int) -> bytes | None:
     data = stream.read(size)
     return data if len(data) == size else None

@@ -65,21 +65,24 @@ class Trunk:
 
     def forward(self, tokens: mx.array, caches: list[StaticCache], cursor: Cursor) -> mx.array:
         """Hidden states before the final norm, [B, T, D], of tokens [B, T] int32 written at the cursor."""
-        return self.model.model(tokens, cache=point(caches, cursor))
+        hidden: mx.array = self.model.model(tokens, cache=point(caches, cursor))
+        return hidden
 
     def norm(self, hidden: mx.array) -> mx.array:
         """The final norm."""
-        return self._norm(hidden)
+        normed: mx.array = self._norm(hidden)
+        return normed
 
     def logits(self, normed: mx.array) -> mx.array:
         """Logits [..., V] of normed hidden states [..., D]."""
-        if hasattr(self.model, "lm_head"):
-            return self.model.lm_head(normed)
-        return self.model.model.embed_tokens.as_linear(normed)
+        project = self.model.lm_head if hasattr(self.model, "lm_head") else self.model.model.embed_tokens.as_linear
+        logits: mx.array = project(normed)
+        return logits
 
     def embed(self, tokens: mx.array) -> mx.array:
         """Embeddings [..., D] of tokens [...]."""
-        return self.model.model.embed_tokens(tokens)
+        embedded: mx.array = self.model.model.embed_tokens(tokens)
+        return embedded
 
     def output_rows(self, ids: mx.array) -> mx.array:
         """Rows [n, D] of the output matrix for ids [n] int32, dequantized."""
@@ -89,4 +92,5 @@ class Trunk:
             return mx.dequantize(
                 layer.weight[ids], layer.scales[ids], biases, group_size=layer.group_size, bits=layer.bits, mode=layer.mode
             )
-        return layer.weight[ids]
+        rows: mx.array = layer.weight[ids]
+        return rows
