@@ -19,12 +19,12 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sampling.candidates import CandidateBatch, candidates
+from sampling.candidates import CandidateBatch, candidates, inverse_cdf, residual
 from sampling.counter_rng import PositionRandom, Purpose, uniform
-from sampling.distribution import probability_of, sample_from_distribution
+from sampling.distribution import sample_from_distribution
 from sampling.logit_batch import reduce_logits
 from sampling.rows import NO_TOKEN, RowBatch
-from sampling.verification import RESIDUAL_DUST, acceptance_probability, residual_distribution
+from sampling.verification import acceptance_probability, residual_distribution
 from sampling.whole_vocabulary import WholeVocabularyBatch
 from schemas.sampler import SamplerConfig
 
@@ -52,8 +52,14 @@ class DraftStep:
 
     @classmethod
     def one_hot(cls, tokens: ArrayLike, vocab_size: int) -> "DraftStep":
-        """Drafts that were proposed, not drawn (by lookup, say): q is 1 at each of `tokens`, `[B]` integer."""
+        """Drafts that were proposed, not drawn (by lookup, say): q is 1 at each of `tokens`, `[B]` integer.
+
+        Raises:
+            ValueError: a token lies outside [0, vocab_size).
+        """
         ids = np.asarray(tokens, dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < vocab_size):
+            raise ValueError(f"tokens must be in [0, {vocab_size}); received {ids.min()} to {ids.max()}")
         none = np.zeros((len(ids), 1), dtype=np.int64)
         q = CandidateBatch(ids[:, None, None], np.ones((len(ids), 1, 1)), {}, vocab_size, none, none, none.astype(bool))
         return cls(ids, q, none[:, 0].astype(bool), none[:, 0], none[:, 0])
@@ -92,16 +98,21 @@ class BatchedSampler:
         vocab_size: V of the target.
         draft_ids: `[Vd]` integer, for a head over part of the vocabulary: the full id of each of its tokens, strictly ascending. q then
             lives on that part. None: the head has the target's vocabulary.
+        mass_on_device: where softmax normalisers are summed: in float32 on the device, or in float64 on the host. None: the device if it
+            is a GPU. The tokens are the same either way; α and log p without filters carry 1e-6 more rounding on the device.
 
     Raises:
         ValueError: `vocab_size` < 1, or `draft_ids` are not strictly ascending in [0, V).
     """
 
-    def __init__(self, config: SamplerConfig, vocab_size: int, draft_ids: ArrayLike | None = None) -> None:
+    def __init__(
+        self, config: SamplerConfig, vocab_size: int, draft_ids: ArrayLike | None = None, *, mass_on_device: bool | None = None
+    ) -> None:
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be >= 1; received {vocab_size}")
         self.config = config
         self.vocab_size = vocab_size
+        self.mass_on_device = mx.default_device() == mx.gpu if mass_on_device is None else mass_on_device
         self.draft_ids: NDArray[np.int64] | None = None
         if draft_ids is not None:
             ids = np.asarray(draft_ids, dtype=np.int64)
@@ -125,14 +136,7 @@ class BatchedSampler:
         width = self.vocab_size if self.draft_ids is None else len(self.draft_ids)
         _require_shape("logits", logits, (len(rows), width))
         q = self._distributions(logits[:, None, :], rows, _stacked(earlier, len(rows)), self.draft_ids, from_place=len(earlier))
-        uniforms = uniform(rows.keys, rows.positions + len(earlier), Purpose.DRAFT)
-        if isinstance(q, CandidateBatch):
-            tokens = _inverse_cdf(q.ids[:, 0], q.probabilities[:, 0], uniforms)
-        else:
-            tokens = np.zeros(len(rows), dtype=np.int64)
-        for row in np.flatnonzero(~q.narrow(np.zeros(len(rows), dtype=np.int64))):
-            rng = PositionRandom(int(rows.keys[row]), int(rows.positions[row]) + len(earlier), (Purpose.DRAFT,))
-            tokens[row] = sample_from_distribution(q.at(int(row), 0), rng)
+        tokens = q.sample(np.zeros(len(rows), dtype=np.int64), uniform(rows.keys, rows.positions + len(earlier), Purpose.DRAFT))
         return DraftStep(tokens, q, q.bad[:, 0] & rows.active, q.nan[:, 0], q.inf[:, 0])
 
     def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
@@ -150,25 +154,25 @@ class BatchedSampler:
         _require_shape("logits", logits, (count, depth + 1, self.vocab_size))
         tokens = _stacked(drafts, count)
         p = self._distributions(logits, rows, tokens, None)
-        alphas, judged_p = self._judge(p, drafts, tokens, rows)
-        places = rows.positions[:, None] + np.arange(depth)
-        passed = (uniform(rows.keys[:, None], places, Purpose.ACCEPT) < alphas) & ~p.bad[:, :depth]
+        places = np.broadcast_to(np.arange(depth), (count, depth))
+        uniforms = uniform(rows.keys[:, None], rows.positions[:, None] + places, Purpose.ACCEPT)
+        p_token = p.probability_of(tokens, places)
+        alphas = _acceptance(p, p_token, drafts, tokens, uniforms)
+        passed = (uniforms < alphas) & ~p.bad[:, :depth]
         accepted = np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
-        final, final_logprob = self._correct(p, drafts, accepted, rows)
+        final = _corrections(p, drafts, accepted, rows)
 
-        here = np.arange(depth + 1)
-        last = accepted[:, None]
+        here, last = np.arange(depth + 1), accepted[:, None]
         emitted = np.where(here < last, np.append(tokens, final[:, None], axis=1), np.where(here == last, final[:, None], NO_TOKEN))
-        with np.errstate(divide="ignore"):
-            draft_logprobs = np.append(np.log(judged_p), final_logprob[:, None], axis=1)
-        logprobs = np.where(here < last, draft_logprobs, np.where(here == last, final_logprob[:, None], 0.0))
+        p_final = p.probability_of(final[:, None], last)
+        chosen = np.where(here < last, np.append(p_token, p_final, axis=1), np.where(here == last, p_final, 1.0))
         everyone = np.arange(count)
         failed = p.bad[everyone, accepted]
         return BlockResult(
             accepted=np.where(failed, 0, accepted),
             tokens=np.where(failed[:, None], NO_TOKEN, emitted),
             accept_probabilities=np.where(failed[:, None] | (here[:depth] > last), 0.0, alphas),
-            logprobs=np.where(failed[:, None], 0.0, logprobs),
+            logprobs=np.log(np.where(failed[:, None], 1.0, chosen)),
             failed=failed & rows.active,
             nan=np.where(failed, p.nan[everyone, accepted], 0),
             inf=np.where(failed, p.inf[everyone, accepted], 0),
@@ -184,79 +188,54 @@ class BatchedSampler:
             ids = np.where(vocab_ids[slots] == ids, slots, NO_TOKEN)
         filtered = self.config.greedy or self.config.top_k > 0 or self.config.top_p < 1.0
         with_mass = not self.config.greedy and (self.config.top_p < 1.0 or not filtered)
-        reduced = reduce_logits(logits, self.config, ids, counts[:, from_place:], rows.active, with_mass=with_mass)
+        reduced = reduce_logits(
+            logits, self.config, ids, counts[:, from_place:], rows.active, with_mass=with_mass, mass_on_device=self.mass_on_device
+        )
         if filtered:
             return candidates(reduced, rows.active, vocab_ids, self.vocab_size)
         nan, inf = reduced.non_finite(rows.active)
         return WholeVocabularyBatch(reduced, vocab_ids, self.vocab_size, nan, inf, reduced.bad)
 
-    def _judge(
-        self, p: DistributionBatch, drafts: Sequence[DraftStep], tokens: NDArray[np.int64], rows: RowBatch
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """α and p[t] of every draft, `[B, K] float64`; float64-exact wherever the acceptance test hangs on it."""
-        depth = len(drafts)
-        p_token = p.probability_of(tokens)
-        q_token = np.zeros_like(p_token)
-        for place, step in enumerate(drafts):
-            q_token[:, place] = step.distribution.probability_of(step.tokens[:, None])[:, 0]
-        drawable = q_token > 0.0
-        alphas = np.where(drawable, np.minimum(1.0, p_token / np.where(drawable, q_token, 1.0)), 0.0)
-        error = max([p.error_bound, *(step.distribution.error_bound for step in drafts)])
-        if error > 0.0:
-            uniforms = uniform(rows.keys[:, None], rows.positions[:, None] + np.arange(depth), Purpose.ACCEPT)
-            doubtful = np.abs(uniforms * q_token - p_token) <= 2.0 * error * (p_token + q_token)
-            for row, place in zip(*np.nonzero(doubtful & ~p.bad[:, :depth]), strict=True):
-                target, draft = p.at(row, place), drafts[place].distribution.at(row, 0)
-                alphas[row, place] = acceptance_probability(target, draft, int(tokens[row, place]))
-        return alphas, p_token
 
-    def _correct(
-        self, p: DistributionBatch, drafts: Sequence[DraftStep], accepted: NDArray[np.int64], rows: RowBatch
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The token behind the accepted drafts and its log p: `[B] int64`, `[B] float64`."""
-        everyone = np.arange(len(rows))
-        rejected = accepted < len(drafts)
-        narrow = p.narrow(accepted)
-        uniforms = uniform(rows.keys, rows.positions + accepted, Purpose.CORRECTION)
-        final = np.zeros(len(rows), dtype=np.int64)
-        chance = np.ones(len(rows), dtype=np.float64)
-        if isinstance(p, CandidateBatch):
-            ids, target = p.ids[everyone, accepted], p.probabilities[everyone, accepted]
-            weights = target.copy()
-            for place, step in enumerate(drafts):
-                q = step.distribution
-                here = np.flatnonzero(rejected & (accepted == place))
-                narrow[here] &= q.narrow(np.zeros_like(accepted))[here]
-                if isinstance(q, CandidateBatch):
-                    weights[here] = _residual(ids[here], target[here], q.ids[here, 0], q.probabilities[here, 0])
-            final = _inverse_cdf(ids, weights, uniforms)
-            chance = np.where(ids == final[:, None], target, 0.0).max(axis=1)
-        for row in np.flatnonzero(~narrow & ~p.bad[everyone, accepted]):
-            place = int(accepted[row])
-            target_here = p.at(int(row), place)
-            wanted = residual_distribution(target_here, drafts[place].distribution.at(int(row), 0)) if rejected[row] else target_here
-            final[row] = sample_from_distribution(
-                wanted, PositionRandom(int(rows.keys[row]), int(rows.positions[row]) + place, (Purpose.CORRECTION,))
+def _acceptance(
+    p: DistributionBatch,
+    p_token: NDArray[np.float64],
+    drafts: Sequence[DraftStep],
+    tokens: NDArray[np.int64],
+    uniforms: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """α of every draft, `[B, K] float64`; taken again in float64 where the test against its uniform hangs on a device's rounding."""
+    q_token = np.zeros_like(p_token)
+    for place, step in enumerate(drafts):
+        q_token[:, place] = step.distribution.probability_of(step.tokens[:, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]
+    drawable = q_token > 0.0
+    ratio = np.divide(p_token, q_token, out=np.ones_like(p_token), where=p_token < q_token)
+    alphas = np.where(drawable, ratio, 0.0)
+    error = max([p.error_bound, *(step.distribution.error_bound for step in drafts)])
+    doubtful = (np.abs(uniforms * q_token - p_token) <= 2.0 * error * (p_token + q_token)) & drawable & ~p.bad[:, : len(drafts)]
+    for row, place in np.argwhere(doubtful).tolist():
+        alphas[row, place] = acceptance_probability(p.at(row, place), drafts[place].distribution.at(row, 0), int(tokens[row, place]))
+    return alphas
+
+
+def _corrections(p: DistributionBatch, drafts: Sequence[DraftStep], accepted: NDArray[np.int64], rows: RowBatch) -> NDArray[np.int64]:
+    """The token behind the accepted drafts of every row, residual or bonus: `[B] int64`."""
+    uniforms = uniform(rows.keys, rows.positions + accepted, Purpose.CORRECTION)
+    final = p.sample(accepted, uniforms)
+    for place, step in enumerate(drafts):
+        q = step.distribution
+        rejected = (accepted == place) & ~p.bad[:, place]
+        if isinstance(p, CandidateBatch) and isinstance(q, CandidateBatch):
+            padded = np.array(
+                [row for row in np.flatnonzero(rejected).tolist() if (row, place) not in p.wide and (row, 0) not in q.wide], dtype=np.int64
             )
-            chance[row] = probability_of(target_here, int(final[row]))
-        return final, np.log(chance)
-
-
-def _residual(ids: NDArray[np.int64], p: NDArray[np.float64], q_ids: NDArray[np.int64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`residual_distribution` of padded rows: ids and p `[R, C]`, q_ids and q `[R, D]` → `[R, C]`."""
-    drafted = np.where(ids[:, :, None] == q_ids[:, None, :], q[:, None, :], 0.0).max(axis=-1)
-    left = p - drafted
-    left = np.where(left <= RESIDUAL_DUST * p, 0.0, left)
-    total = np.cumsum(left, axis=-1)[:, -1:]
-    return np.where(total > 0.0, left / np.where(total > 0.0, total, 1.0), p)
-
-
-def _inverse_cdf(ids: NDArray[np.int64], weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """`sample_from_distribution` of padded rows: ids and weights `[R, C]`, uniforms `[R]` → tokens `[R]`."""
-    mass = np.cumsum(weights, axis=-1)
-    slots = (mass <= uniforms[:, None] * mass[:, -1:]).sum(axis=-1)
-    tokens: NDArray[np.int64] = ids[np.arange(len(ids)), slots]
-    return tokens
+            left = residual(p.ids[padded, place], p.probabilities[padded, place], q.ids[padded, 0], q.probabilities[padded, 0])
+            final[padded] = inverse_cdf(p.ids[padded, place], left, uniforms[padded])
+            rejected[padded] = False
+        for row in np.flatnonzero(rejected).tolist():
+            rng = PositionRandom(int(rows.keys[row]), int(rows.positions[row]) + place, (Purpose.CORRECTION,))
+            final[row] = sample_from_distribution(residual_distribution(p.at(row, place), q.at(row, 0)), rng)
+    return final
 
 
 def _stacked(drafts: Sequence[DraftStep], rows: int) -> NDArray[np.int64]:

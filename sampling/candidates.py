@@ -2,17 +2,19 @@
 
 The best C logits of a position are found exactly, ties to the lowest id: any token among the best C lies in one of the best C blocks, when
 blocks are ranked by their maximum and then by their place. Filters and probabilities are computed on those few in float64. A position
-whose nucleus is wider than C is kept apart as a `SparseDistribution` of the reference.
+whose nucleus is wider than C is kept apart, as a `SparseDistribution`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sampling.distribution import SparseDistribution
-from sampling.logit_batch import MASS_ERROR, LogitBatch
+from sampling.distribution import SparseDistribution, normalised
+from sampling.logit_batch import HOST_ERROR, LogitBatch
 from sampling.rows import NO_TOKEN
+from sampling.verification import RESIDUAL_DUST
 from schemas.sampler import SamplerConfig
 
 NUCLEUS_WIDTH = 64
@@ -20,9 +22,6 @@ NUCLEUS_WIDTH = 64
 
 WIDEST = 1024
 """Most candidates kept in padded rows; a larger top_k takes the slower way."""
-
-SUM_ERROR = 1e-11
-"""Relative bound between two float64 sums over a vocabulary in different orders (V · 2**-53 = 2.8e-11 at worst, 1e-13 in practice)."""
 
 _KEYS_AT_ONCE = 2**20  # 8 MB of sort keys: stays in a processor's cache
 
@@ -49,17 +48,28 @@ class CandidateBatch:
     inf: NDArray[np.int64]
     bad: NDArray[np.bool_]
 
-    error_bound = 0.0
+    error_bound: ClassVar[float] = 0.0
     """Relative error of `probability_of`."""
 
-    def probability_of(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probabilities of one token at each of the first n positions: `[B, n] int64` → `[B, n] float64`."""
-        places = tokens.shape[1]
-        chosen: NDArray[np.float64] = np.where(self.ids[:, :places] == tokens[..., None], self.probabilities[:, :places], 0.0).max(axis=-1)
+    def probability_of(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Probabilities of single tokens, `[B, n] int64`, at `places` `[B, n]`: `[B, n] float64`."""
+        rows = np.arange(len(tokens))[:, None]
+        chosen: NDArray[np.float64] = np.where(self.ids[rows, places] == tokens[..., None], self.probabilities[rows, places], 0.0).max(
+            axis=-1
+        )
         for (row, place), distribution in self.wide.items():
-            if place < places:
-                chosen[row, place] = distribution.at(tokens[row, place])
+            here = places[row] == place
+            chosen[row, here] = distribution.at(tokens[row, here])
         return chosen
+
+    def sample(self, places: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """`sample_from_distribution` for every row at `places` `[B]`, with one uniform each: `[B] int64`."""
+        rows = np.arange(len(places))
+        tokens = inverse_cdf(self.ids[rows, places], self.probabilities[rows, places], uniforms)
+        for row, place in self.wide:
+            if places[row] == place:
+                tokens[row] = self.wide[row, place].inverse_cdf(float(uniforms[row]))
+        return tokens
 
     def at(self, row: int, place: int) -> SparseDistribution:
         """One position's distribution."""
@@ -67,10 +77,6 @@ class CandidateBatch:
             return self.wide[row, place]
         held = self.ids[row, place] < self.vocab_size
         return SparseDistribution(self.ids[row, place, held], self.probabilities[row, place, held], self.vocab_size)
-
-    def narrow(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each row's distribution at `places` `[B]` is in the padded rows: `[B] bool`."""
-        return np.array([(row, int(place)) not in self.wide for row, place in enumerate(places)], dtype=bool)
 
 
 def candidates(logits: LogitBatch, active: NDArray[np.bool_], vocab_ids: NDArray[np.int64] | None, vocab_size: int) -> CandidateBatch:
@@ -85,17 +91,16 @@ def candidates(logits: LogitBatch, active: NDArray[np.bool_], vocab_ids: NDArray
     config = logits.config
     width = min(_width(config), logits.vocab_size)
     ids, weights = _ranked(logits, width)
-    keep, unsettled = _kept(weights, logits.mass, config, logits.vocab_size)
+    keep, unsettled = _kept(weights, logits.mass, config, logits.vocab_size, logits.mass_error)
     wide: dict[tuple[int, int], SparseDistribution] = {}
-    for row, place in zip(*np.nonzero(unsettled & ~logits.bad), strict=True):
-        exact = _settle(logits, weights[row, place], row, place)
-        if exact is not None:
-            keep[row, place] = exact
-        else:
-            full = SparseDistribution.from_dense(logits.exact(row, place))
-            own = full.ids if vocab_ids is None else vocab_ids[full.ids]
-            wide[int(row), int(place)] = SparseDistribution(own, full.probabilities, vocab_size)
-    keep = np.where(logits.bad | unsettled & (keep > width), 1, keep)
+    scratch = np.empty(logits.vocab_size, dtype=np.float64)
+    for row, place in np.argwhere(unsettled & ~logits.bad).tolist():
+        exact = _filtered(logits, row, place, scratch)
+        keep[row, place] = min(len(exact.ids), width)
+        if len(exact.ids) > width:
+            own = exact.ids if vocab_ids is None else vocab_ids[exact.ids]
+            wide[row, place] = SparseDistribution(own, exact.probabilities, vocab_size)
+    keep = np.where(logits.bad, 1, keep)
 
     kept = np.arange(weights.shape[-1]) < keep[..., None]
     kept &= weights > 0.0
@@ -129,7 +134,7 @@ def _ranked(logits: LogitBatch, width: int) -> tuple[NDArray[np.int64], NDArray[
         ids = np.concatenate([ids, np.broadcast_to(names[:, None, :], logits.penalised.shape)], axis=-1)
         values = np.concatenate([values, logits.penalised], axis=-1)
     values = np.where(logits.bad[..., None], -np.inf, values)
-    weights = logits.weights(values)
+    weights = logits.weights(values, logits.top[..., None])
     order = np.lexsort((ids, -weights), axis=-1)[..., :width]
     return np.take_along_axis(ids, order, axis=-1), np.take_along_axis(weights, order, axis=-1)
 
@@ -167,7 +172,7 @@ def _smallest(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
 
 
 def _kept(
-    weights: NDArray[np.float64], mass: NDArray[np.float64], config: SamplerConfig, vocab: int, error: float = MASS_ERROR
+    weights: NDArray[np.float64], mass: NDArray[np.float64], config: SamplerConfig, vocab: int, error: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How many ranked candidates the filters keep, and where `error` in the mass or too few candidates leave that open."""
     most = 1 if config.greedy else min(config.top_k or vocab, vocab)
@@ -180,8 +185,38 @@ def _kept(
     return widest, (fewest != widest) | (widest > weights.shape[-1])
 
 
-def _settle(logits: LogitBatch, weights: NDArray[np.float64], row: int, place: int) -> int | None:
-    """How many candidates are kept, by a float64 mass; None where even that leaves it open."""
-    mass = np.array(logits.exact_mass(row, place))
-    keep, unsettled = _kept(weights, mass, logits.config, logits.vocab_size, SUM_ERROR)
-    return None if unsettled else int(keep)
+def _filtered(logits: LogitBatch, row: int, place: int, scratch: NDArray[np.float64]) -> SparseDistribution:
+    """One position's kept tokens (local ids), from the weights of its whole vocabulary; the reference's where rounding could tell."""
+    config, vocab = logits.config, logits.vocab_size
+    weights = logits.dense_weights(row, place, scratch)
+    mass = np.asarray(weights.sum())
+    # Tokens below this weight hold less than half of what lies outside the nucleus, all together: they need not be sorted.
+    ids = np.flatnonzero(weights >= (1.0 - config.top_p) * mass / (2 * vocab))
+    values = weights[ids]
+    ranked = np.sort(values)[::-1]
+    run, unsettled = _kept(ranked, mass, config, vocab, HOST_ERROR)
+    if unsettled:
+        return SparseDistribution.from_dense(logits.reference(row, place))
+    keep = int(run)
+    threshold = ranked[keep - 1]
+    above = ids[values > threshold]
+    level = ids[values == threshold][: keep - len(above)]
+    kept = np.sort(np.concatenate([above, level]))
+    return SparseDistribution(kept, normalised(weights[kept]), vocab)
+
+
+def residual(ids: NDArray[np.int64], p: NDArray[np.float64], q_ids: NDArray[np.int64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`residual_distribution` of padded rows: ids and p `[R, C]`, q_ids and q `[R, D]` → `[R, C] float64`."""
+    drafted = np.where(ids[:, :, None] == q_ids[:, None, :], q[:, None, :], 0.0).max(axis=-1)
+    left = p - drafted
+    left = np.where(left <= RESIDUAL_DUST * p, 0.0, left)
+    total = np.cumsum(left, axis=-1)[:, -1:]
+    return np.where(total > 0.0, left / np.where(total > 0.0, total, 1.0), p)
+
+
+def inverse_cdf(ids: NDArray[np.int64], weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """`sample_from_distribution` of padded rows: ids and weights `[R, C]`, uniforms `[R]` → tokens `[R] int64`."""
+    mass = np.cumsum(weights, axis=-1)
+    slots = (mass <= uniforms[:, None] * mass[:, -1:]).sum(axis=-1)
+    tokens: NDArray[np.int64] = ids[np.arange(len(ids)), slots]
+    return tokens

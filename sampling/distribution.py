@@ -69,6 +69,11 @@ class SparseDistribution:
         slot = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return np.where(self.ids[slot] == ids, self.probabilities[slot], 0.0)
 
+    def inverse_cdf(self, uniform: float) -> int:
+        """The first token whose cumulative mass exceeds `uniform · total` strictly; never one of probability 0."""
+        mass = np.cumsum(self.probabilities)
+        return int(self.ids[np.searchsorted(mass, uniform * mass[-1], side="right")])
+
 
 Distribution = NDArray[np.float64] | SparseDistribution
 
@@ -167,9 +172,10 @@ def sample_from_distribution(distribution: Distribution, rng: UniformSource) -> 
 
     A token of probability 0 is never drawn: the pick is the first token whose cumulative mass exceeds `u · total` strictly.
     """
-    mass = np.cumsum(distribution.probabilities if isinstance(distribution, SparseDistribution) else distribution)
-    slot = int(np.searchsorted(mass, rng.random() * mass[-1], side="right"))
-    return int(distribution.ids[slot]) if isinstance(distribution, SparseDistribution) else slot
+    if isinstance(distribution, SparseDistribution):
+        return distribution.inverse_cdf(rng.random())
+    mass = np.cumsum(distribution)
+    return int(np.searchsorted(mass, rng.random() * mass[-1], side="right"))
 
 
 def normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:

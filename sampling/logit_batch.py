@@ -1,9 +1,11 @@
-"""One forward's logits, reduced on the device to what the host needs to decide in float64.
+"""One forward's logits, reduced to what the host needs to decide in float64.
 
-The device reads the whole vocabulary once: the maximum of every block of tokens, and, where a sampler config needs the softmax's
-normaliser, the mass around that maximum in float32. Everything exact happens on the host, on a few logits read without a copy. The float32
-mass is only ever used with its error bound `MASS_ERROR`: a decision closer to its threshold than that is taken again from a float64 mass,
-so the result is the float64 reference's.
+The vocabulary is read once for the maximum of every block of tokens, on the device, and once more, where a sampler config needs the
+softmax's normaliser, for the mass of every block around the position's maximum. Everything else happens on the host, in float64, on a few
+logits that are read without a copy.
+
+On a GPU the masses are float32. They are only ever used with their error bound: a decision closer to its threshold than that is taken again
+in float64, so the tokens are the float64 reference's on every backend.
 """
 
 from dataclasses import dataclass
@@ -12,17 +14,20 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from sampling.distribution import Distribution, SparseDistribution, distribution_from_logits
+from sampling.distribution import distribution_from_logits
 from sampling.penalties import penalty
 from sampling.rows import NO_TOKEN
 from schemas.sampler import SamplerConfig
 
 BLOCK = 128
-"""Tokens per block: near the square root of k · V, where finding the best k costs the least (V = 152k, k = 20: 180)."""
+"""Tokens per block: near the square root of V / k, where finding the best k reads the least (V = 152k, k = 20: 87)."""
 
-MASS_ERROR = 2e-5
-"""Relative bound on the float32 mass. Three roundings of the exponent x give 2**-22 |x|, whose mean is at most ln V = 12.4 at V = 248,320:
-3e-6; exp itself and the sums add 2e-6 (a GPU's fast exp 2e-6 more). Tested against float64."""
+HOST_ERROR = 1e-10
+"""Relative bound on a float64 sum over a vocabulary, in whatever order: V · 2**-53 = 2.8e-11 at V = 248,320."""
+
+DEVICE_ERROR = 2e-5
+"""Relative bound on a float32 mass. Three roundings of the exponent x give 2**-22 |x|, whose mean under the softmax is at most ln V = 12.4
+at V = 248,320: 3e-6; exp and the sums add 2e-6, a GPU's fast exp 2e-6 more. Tested against float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,9 @@ class LogitBatch:
         counts: `[B, T, S] int64`, occurrences of those tokens before each position.
         penalised: `[B, T, S] float64`, their logits after the penalty; -inf for padding.
         top: `[B, T] float64`, the largest logit after penalties; 0 where `bad`.
-        mass: `[B, T] float64`, Σ exp((logit - top) / temperature) within `MASS_ERROR`; 1 where it was not asked for or `bad`.
+        block_mass: `[B, T, N] float64`, Σ exp((logit - top) / temperature) over each block of `masked`; N = 0 if it was not asked for.
+        mass: `[B, T] float64`, the same over all tokens, penalised ones included; 1 where it was not asked for, or `bad`.
+        mass_error: relative bound on the error of both.
         bad: `[B, T] bool`: not a distribution (NaN, +inf or nothing finite), or an inactive row.
     """
 
@@ -50,7 +57,9 @@ class LogitBatch:
     counts: NDArray[np.int64]
     penalised: NDArray[np.float64]
     top: NDArray[np.float64]
+    block_mass: NDArray[np.float64]
     mass: NDArray[np.float64]
+    mass_error: float
     bad: NDArray[np.bool_]
 
     @property
@@ -58,33 +67,36 @@ class LogitBatch:
         """V, without the padding to whole blocks."""
         return int(self.raw.shape[-1])
 
-    def exact(self, row: int, place: int) -> NDArray[np.float64]:
-        """The float64 reference's distribution at one position, `[V]`; a one-hot at token 0 where `bad`."""
-        if self.bad[row, place]:
-            placeholder = np.zeros(self.vocab_size, dtype=np.float64)
-            placeholder[0] = 1.0
-            return placeholder
+    def reference(self, row: int, place: int) -> NDArray[np.float64]:
+        """What `distribution_from_logits` makes of one position that is not `bad`, `[V] float64`."""
         held = self.ids[row] != NO_TOKEN
         counts = dict(zip(self.ids[row, held].tolist(), self.counts[row, place, held].tolist(), strict=True))
         return distribution_from_logits(self.raw[row, place], self.config, counts)
 
-    def exact_mass(self, row: int, place: int) -> float:
-        """`mass` at one position in float64."""
-        exponents = (self.masked[row, place].astype(np.float64), self.penalised[row, place])
-        return sum(float(np.exp(_exponent(part, self.top[row, place], self.config)).sum()) for part in exponents)
+    def dense_weights(self, row: int, place: int, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """exp((logit - top) / temperature) of every token of one position, `[V] float64`, into `out` where given.
 
-    def weights(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """exp((logit - top) / temperature) for `[B, T, C] float64` logits after penalties; for a greedy config 1 at the top, else 0."""
+        A million bytes of fresh memory cost more than a vocabulary of exponentials: loops pass `out`.
+        """
+        out = np.empty(self.vocab_size, dtype=np.float64) if out is None else out
+        _weights_into(out, self.raw[row, place], float(self.top[row, place]), self.config.temperature)
+        held = self.ids[row] != NO_TOKEN
+        out[self.ids[row, held]] = self.weights(self.penalised[row, place, held], self.top[row, place])
+        return out
+
+    def weights(self, logits: NDArray[np.float64], top: NDArray[np.float64]) -> NDArray[np.float64]:
+        """exp((logit - top) / temperature) of logits after penalties, any shapes; for a greedy config 1 at the top and 0 elsewhere."""
         if self.config.greedy:
-            return np.where(logits == self.top[..., None], 1.0, 0.0)
-        return np.exp(_exponent(logits, self.top[..., None], self.config))
+            return np.where(logits == top, 1.0, 0.0)
+        with np.errstate(over="ignore"):  # a tiny temperature sends the exponent to -inf, which is right
+            return np.exp((logits - top) / self.config.temperature)
 
-    def logits_of(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Logits after penalties of one token per position, `[B, n ≤ T]`, float64."""
-        places = tokens.shape[1]
-        chosen = np.take_along_axis(self.raw[:, :places], tokens[..., None], axis=-1)[..., 0].astype(np.float64)
+    def logits_of(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Logits after penalties of single tokens, `[B, n] int64`, at `places` `[B, n]`: `[B, n] float64`."""
+        rows = np.arange(len(tokens))[:, None]
         matches = self.ids[:, None, :] == tokens[..., None]
-        return np.where(matches.any(axis=-1), np.where(matches, self.penalised[:, :places], -np.inf).max(axis=-1, initial=-np.inf), chosen)
+        penalised = np.where(matches, self.penalised[rows, places], -np.inf).max(axis=-1, initial=-np.inf)
+        return np.where(matches.any(axis=-1), penalised, self.raw[rows, places, tokens].astype(np.float64))
 
     def non_finite(self, active: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many NaN and +inf each bad position of an active row holds, two `[B, T] int64`."""
@@ -103,8 +115,9 @@ def reduce_logits(
     active: NDArray[np.bool_],
     *,
     with_mass: bool,
+    mass_on_device: bool,
 ) -> LogitBatch:
-    """Reduce logits on the device, with one evaluation.
+    """Reduce logits, with one evaluation on the device.
 
     Args:
         logits: `[B, T, V]` float32, bfloat16 or float16.
@@ -113,23 +126,21 @@ def reduce_logits(
         counts: `[B, T, S] int64`.
         active: `[B] bool`.
         with_mass: whether the softmax's normaliser is needed.
+        mass_on_device: float32 on the device (fast on a GPU), or float64 on the host (mlx's CPU exp is ten times slower than numpy's).
     """
     logits = logits.astype(mx.float32)
-    rows, places, vocab = logits.shape
+    vocab = logits.shape[-1]
     block = _block_size(vocab)
-    masked = logits
-    if ids.shape[1]:
-        masked = _mask(masked, ids)
+    masked = _mask(logits, ids) if ids.shape[1] else logits
     if vocab % block:
         masked = mx.pad(masked, [(0, 0), (0, 0), (0, -vocab % block)], constant_values=mx.array(-mx.inf))
-    blocks = masked.reshape(rows, places, -1, block)
+    blocks = masked.reshape(*masked.shape[:2], -1, block)
     block_max = mx.max(blocks, axis=-1)
-    on_gpu = mx.default_device() == mx.gpu
     outputs = [logits, masked, block_max]
-    if with_mass and on_gpu:
+    if with_mass and mass_on_device:
         largest = mx.max(block_max, axis=-1)[..., None, None]
-        shifted = (blocks - mx.where(mx.isfinite(largest), largest, 0.0)) * _inverse(config.temperature)
-        outputs.append(mx.sum(mx.exp(shifted), axis=-1))
+        shift = mx.where(mx.isfinite(largest), largest, 0.0)
+        outputs.append(mx.sum(mx.exp((blocks - shift) * _inverse(config.temperature)), axis=-1))
     mx.eval(outputs)
     raw, view, maxima = (np.array(output, copy=False) for output in outputs[:3])
 
@@ -140,26 +151,18 @@ def reduce_logits(
     top = np.maximum(masked_top, penalised.max(axis=-1, initial=-np.inf))  # NaN wins
     bad = ~np.isfinite(top) | ~active[:, None]
     top = np.where(bad, 0.0, top)
-    mass = np.ones((rows, places), dtype=np.float64)
+    block_mass, mass = np.zeros((*top.shape, 0), dtype=np.float64), np.ones_like(top)
     if with_mass:
-        with np.errstate(all="ignore"):  # bad positions, replaced below
-            shift = np.where(np.isfinite(masked_top), masked_top, 0.0)
-            tail = np.array(outputs[3]).astype(np.float64).sum(axis=-1) if on_gpu else _mass_on_host(view, shift, config.temperature)
-            hidden = np.exp(_exponent(penalised, top[..., None], config)).sum(axis=-1)
-            mass = tail * np.exp(_exponent(shift, top, config)) + hidden
+        with np.errstate(over="ignore", invalid="ignore"):  # bad positions and tiny temperatures
+            if mass_on_device:
+                from_top = np.where(np.isfinite(masked_top), masked_top - top, 0.0) / config.temperature
+                block_mass = np.array(outputs[3]).astype(np.float64) * np.exp(np.where(bad, 0.0, from_top))[..., None]
+            else:
+                block_mass = _mass_on_host(view, block, top, config.temperature)
+            mass = block_mass.sum(axis=-1) + np.exp((penalised - top[..., None]) / config.temperature).sum(axis=-1)
         mass = np.where(bad, 1.0, mass)
-    return LogitBatch(config, raw, view, maxima, ids, counts, penalised, top, mass, bad)
-
-
-def over_full_vocabulary(dense: NDArray[np.float64], vocab_ids: NDArray[np.int64] | None, vocab_size: int) -> Distribution:
-    """A distribution over a draft vocabulary, in ids of the full one; `dense` itself when there is no draft vocabulary."""
-    return dense if vocab_ids is None else SparseDistribution(vocab_ids, dense, vocab_size)
-
-
-def _exponent(logits: NDArray[np.float64], top: NDArray[np.float64], config: SamplerConfig) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # a tiny temperature sends the exponent to -inf, which is right
-        scaled: NDArray[np.float64] = (logits - top) / config.temperature
-    return scaled
+    error = DEVICE_ERROR if mass_on_device else HOST_ERROR
+    return LogitBatch(config, raw, view, maxima, ids, counts, penalised, top, block_mass, mass, error, bad)
 
 
 def _inverse(temperature: float) -> float:
@@ -184,13 +187,18 @@ def _mask(logits: mx.array, ids: NDArray[np.int64]) -> mx.array:
     return mx.put_along_axis(logits, where, values, axis=-1)
 
 
-def _mass_on_host(masked: NDArray[np.float32], shift: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Σ exp((logit - shift) / temperature), `[B, T]`. mlx's CPU exp is ten times slower; a position at a time stays in the cache."""
-    mass = np.empty(shift.shape, dtype=np.float64)
-    scratch = np.empty(masked.shape[-1], dtype=np.float32)
-    inverse = np.float32(_inverse(temperature))
-    for place in np.ndindex(shift.shape):
-        np.subtract(masked[place], np.float32(shift[place]), out=scratch)
-        np.multiply(scratch, inverse, out=scratch)
-        mass[place] = np.exp(scratch, out=scratch).sum()
+def _mass_on_host(masked: NDArray[np.float32], block: int, top: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """`block_mass` in float64. A position at a time stays in the processor's cache."""
+    scratch = np.empty(masked.shape[-1], dtype=np.float64)
+    mass = np.empty((*top.shape, masked.shape[-1] // block), dtype=np.float64)
+    for place in np.ndindex(top.shape):
+        _weights_into(scratch, masked[place], float(top[place]), temperature)
+        scratch.reshape(-1, block).sum(axis=-1, out=mass[place])
     return mass
+
+
+def _weights_into(out: NDArray[np.float64], logits: NDArray[np.float32], top: float, temperature: float) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # as in `weights`; a bad position may hold anything
+        np.subtract(logits, top, out=out, dtype=np.float64)  # float32 logits and a Python float would be subtracted in float32
+        np.divide(out, temperature, out=out)
+        np.exp(out, out=out)

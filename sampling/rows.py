@@ -40,7 +40,7 @@ class RowBatch:
 
         Args:
             keys: `[B]` row keys in [0, 2**64).
-            positions: `[B]`, ≥ 0.
+            positions: `[B]`, ≥ 0; an inactive row's is not read.
             active: `[B]` bool; None means all.
             token_counts: for each row, token id → occurrences in its completion so far; None means empty completions (or a config
                 without penalties, which never reads them).
@@ -63,7 +63,7 @@ class RowBatch:
         for row, occurrences in enumerate(held):
             ids[row, : len(occurrences)] = list(occurrences.keys())
             counts[row, : len(occurrences)] = list(occurrences.values())
-        return cls(key_words, places, alive, ids, counts)
+        return cls(key_words, np.where(alive, places, 0), alive, ids, counts)
 
     def __len__(self) -> int:
         return len(self.keys)

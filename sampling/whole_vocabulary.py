@@ -1,7 +1,7 @@
 """The distributions of a whole batch without filters: nothing is cut, so nothing is copied out either.
 
-Probabilities of single tokens come from the float32 mass, with its error bound; whatever decides a token is computed in float64 by the
-reference.
+A token is drawn by inverse CDF over blocks first and then inside one block. Where the error of the block masses could tell two tokens
+apart, and for residuals, which need p and q at every token, the position's whole vocabulary is weighed in float64.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sampling.distribution import Distribution
-from sampling.logit_batch import MASS_ERROR, LogitBatch, over_full_vocabulary
+from sampling.distribution import Distribution, SparseDistribution
+from sampling.logit_batch import LogitBatch
+from sampling.rows import NO_TOKEN
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,25 +34,57 @@ class WholeVocabularyBatch:
     inf: NDArray[np.int64]
     bad: NDArray[np.bool_]
 
-    error_bound = MASS_ERROR
-    """Relative error of `probability_of`."""
+    @property
+    def error_bound(self) -> float:
+        """Relative error of `probability_of`."""
+        return self.logits.mass_error
 
-    def probability_of(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probabilities of one token at each of the first n positions: `[B, n] int64` → `[B, n] float64`."""
-        places = tokens.shape[1]
-        if self.vocab_ids is None:
-            local, known = tokens, np.ones(tokens.shape, dtype=bool)
-        else:
+    def probability_of(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Probabilities of single tokens, `[B, n] int64`, at `places` `[B, n]`: `[B, n] float64`."""
+        local, known = tokens, np.ones(tokens.shape, dtype=bool)
+        if self.vocab_ids is not None:
             local = np.minimum(np.searchsorted(self.vocab_ids, tokens), len(self.vocab_ids) - 1)
             known = self.vocab_ids[local] == tokens
-        weight = np.exp((self.logits.logits_of(local) - self.logits.top[:, :places]) / self.logits.config.temperature)
-        placeholder = (local == 0).astype(np.float64)
-        return np.where(known, np.where(self.bad[:, :places], placeholder, weight / self.logits.mass[:, :places]), 0.0)
+        rows = np.arange(len(tokens))[:, None]
+        bad = self.bad[rows, places]
+        logit = np.where(bad, 0.0, self.logits.logits_of(local, places))
+        probability = self.logits.weights(logit, self.logits.top[rows, places]) / self.logits.mass[rows, places]
+        return np.where(known, np.where(bad, local == 0, probability), 0.0)
+
+    def sample(self, places: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """`sample_from_distribution` for every row at `places` `[B]`, with one uniform each: `[B] int64`."""
+        logits, rows = self.logits, np.arange(len(places))
+        mass = logits.block_mass[rows, places]
+        block = logits.masked.shape[-1] // mass.shape[-1]
+        top = logits.top[rows, places][:, None]
+        hidden = np.where(logits.ids == NO_TOKEN, 0.0, logits.weights(logits.penalised[rows, places], top))
+        mass = mass.copy()
+        np.add.at(mass, (rows[:, None], logits.ids // block), hidden)  # padding adds 0 to the last block
+        run = np.cumsum(mass, axis=-1)
+        goal = uniforms * run[:, -1]
+        chosen = np.minimum((run <= goal[:, None]).sum(axis=-1), mass.shape[-1] - 1)
+        inside = logits.masked.reshape(*logits.masked.shape[:2], -1, block)[rows, places, chosen].astype(np.float64)
+        weights = logits.weights(np.where(self.bad[rows, places][:, None], 0.0, inside), top)
+        np.add.at(weights, (rows[:, None], logits.ids % block), np.where(logits.ids // block == chosen[:, None], hidden, 0.0))
+        edges = np.cumsum(np.column_stack([np.where(chosen > 0, run[rows, chosen - 1], 0.0), weights]), axis=-1)
+        slot = (edges[:, 1:] <= goal[:, None]).sum(axis=-1)
+        local = chosen * block + slot
+
+        slack = 2.0 * logits.mass_error * run[:, -1]
+        last = np.minimum(slot, block - 1)
+        sure = (slot < block) & (edges[rows, last + 1] - goal > slack) & ((local == 0) | (goal - edges[rows, last] > slack))
+        for row in np.flatnonzero(~sure & ~self.bad[rows, places]).tolist():
+            run_here = np.cumsum(logits.dense_weights(row, int(places[row])))
+            local[row] = np.searchsorted(run_here, uniforms[row] * run_here[-1], side="right")
+        local = np.where(self.bad[rows, places], 0, local)
+        return local if self.vocab_ids is None else self.vocab_ids[local]
 
     def at(self, row: int, place: int) -> Distribution:
-        """One position's distribution, by the float64 reference."""
-        return over_full_vocabulary(self.logits.exact(row, place), self.vocab_ids, self.vocab_size)
-
-    def narrow(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """No row is in padded form: `[B] bool`, all False."""
-        return np.zeros(len(places), dtype=bool)
+        """One position's distribution, from the float64 weights of its whole vocabulary."""
+        if self.bad[row, place]:
+            dense = np.zeros(self.logits.vocab_size, dtype=np.float64)
+            dense[0] = 1.0
+        else:
+            dense = self.logits.dense_weights(row, place)
+            dense /= dense.sum()
+        return dense if self.vocab_ids is None else SparseDistribution(self.vocab_ids, dense, self.vocab_size)
