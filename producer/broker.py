@@ -35,7 +35,7 @@ PORT_TRIES = 3  # a free port may be taken by somebody else before the server bi
 RESTART_PAUSE_SECONDS = 0.2
 
 # Nobody but us knows the password, and even we have no use for what could reconfigure or empty the server. INFO is for the reconciler
-# (uptime), SHUTDOWN for a server whose guard was killed.
+# (uptime), SHUTDOWN for a server whose guard was killed. The process keeps its title, so that `ps` shows whose server it is.
 _CONFIG = """\
 bind 127.0.0.1
 port {port}
@@ -44,6 +44,7 @@ dir .
 pidfile valkey.pid
 daemonize no
 databases 1
+set-proc-title no
 appendonly yes
 appendfsync everysec
 save ""

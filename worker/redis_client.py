@@ -9,7 +9,7 @@ from redis.retry import Retry
 
 from schemas.errors import BrokerError
 
-BROKER_ERRORS: tuple[type[Exception], ...] = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
+BROKER_ERRORS: tuple[type[Exception], ...] = (redis.ConnectionError, redis.TimeoutError, ConnectionError)
 """What an outage looks like to a client; everything else is a bug or a refusal."""
 
 
