@@ -41,9 +41,10 @@ class LogitBatch:
         block_max: `[B, T, N] float32` of `masked`.
         ids: `[B, S] int64`, penalised tokens, padded with -1. S = 0 without penalties.
         counts: `[B, T, S] int64`, occurrences of those tokens before each position.
-        penalised: `[B, T, S] float64`, their logits after the penalty; -inf for padding.
+        penalised: `[B, T, S] float64`, their logits after the penalty; -inf for padding and where `bad`.
         top: `[B, T] float64`, the largest logit after penalties; 0 where `bad`.
-        block_mass: `[B, T, N] float64`, Σ exp((logit - top) / temperature) over each block of `masked`; N = 0 if it was not asked for.
+        block_mass: `[B, T, N] float64`, Σ exp((logit - top) / temperature) over each block of `masked`; 0 where `bad`. N = 0 if it was not
+            asked for.
         mass: `[B, T] float64`, the same over all tokens, penalised ones included; 1 where it was not asked for, or `bad`.
         mass_error: relative bound on the error of both.
         bad: `[B, T] bool`: not a distribution (NaN, +inf or nothing finite), or an inactive row.
@@ -150,7 +151,7 @@ def reduce_logits(
     masked_top = maxima.max(axis=-1).astype(np.float64)
     top = np.maximum(masked_top, penalised.max(axis=-1, initial=-np.inf))  # NaN wins
     bad = ~np.isfinite(top) | ~active[:, None]
-    top = np.where(bad, 0.0, top)
+    top, penalised = np.where(bad, 0.0, top), np.where(bad[..., None], -np.inf, penalised)
     block_mass, mass = np.zeros((*top.shape, 0), dtype=np.float64), np.ones_like(top)
     if with_mass:
         with np.errstate(over="ignore", invalid="ignore"):  # bad positions and tiny temperatures
@@ -160,7 +161,7 @@ def reduce_logits(
             else:
                 block_mass = _mass_on_host(view, block, top, config.temperature)
             mass = block_mass.sum(axis=-1) + np.exp((penalised - top[..., None]) / config.temperature).sum(axis=-1)
-        mass = np.where(bad, 1.0, mass)
+        block_mass, mass = np.where(bad[..., None], 0.0, block_mass), np.where(bad, 1.0, mass)
     error = DEVICE_ERROR if mass_on_device else HOST_ERROR
     return LogitBatch(config, raw, view, maxima, ids, counts, penalised, top, block_mass, mass, error, bad)
 

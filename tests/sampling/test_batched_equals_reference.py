@@ -95,11 +95,12 @@ def random_logits(rng, shape, spread, ties, masked):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("subset", [False, True], ids=["full-head", "draft-vocabulary"])
-def test_blocks_equal_the_plain_loop(config, shape, subset):
+@pytest.mark.parametrize("on_device", [False, True], ids=["host-mass", "device-mass"])
+def test_blocks_equal_the_plain_loop(config, shape, subset, on_device):
     vocab, spread, ties, masked = shape
-    rng = np.random.default_rng([vocab, subset, int(config.top_p * 1000), config.top_k])
+    rng = np.random.default_rng([vocab, subset, on_device, int(config.top_p * 1000), config.top_k])
     ids = np.sort(rng.choice(vocab, size=max(3, vocab // 2), replace=False)) if subset else None
-    sampler = BatchedSampler(config, vocab, ids)
+    sampler = BatchedSampler(config, vocab, ids, mass_on_device=on_device)
     rows = 16
     for depth in (0, 1, 3):
         target = random_logits(rng, (rows, depth + 1, vocab), spread, ties, masked)
@@ -129,7 +130,7 @@ def test_blocks_equal_the_plain_loop(config, shape, subset):
             assert block.accepted[row] == emitted - 1
             assert block.tokens[row, :emitted].tolist() == expected.tokens
             assert (block.tokens[row, emitted:] == -1).all()
-            loose = 1e-5 if config.top_p == 1.0 and config.top_k == 0 and not config.greedy else 1e-12
+            loose = 1e-5 if on_device and config.top_p == 1.0 and config.top_k == 0 and not config.greedy else 1e-12
             np.testing.assert_allclose(block.accept_probabilities[row, : len(expected.alphas)], expected.alphas, rtol=loose, atol=1e-15)
             assert (block.accept_probabilities[row, len(expected.alphas) :] == 0.0).all()
             np.testing.assert_allclose(block.logprobs[row, :emitted], expected.logprobs, rtol=loose, atol=loose)
