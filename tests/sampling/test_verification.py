@@ -85,8 +85,9 @@ def test_the_residual_formula_with_mask():
 @pytest.mark.parametrize("q_form", FORMS)
 def test_no_mass_left_gives_the_target(p_form, q_form):
     p = np.array([0.1, 0.2, 0.7])
-    target, same = FORMS[p_form](p), FORMS[q_form](p * (1.0 + 2.0**-52))  # equal up to rounding
-    assert residual_distribution(target, same) is target
+    target = FORMS[p_form](p)
+    for rounding in (0.0, 2.0**-52, -(2.0**-52)):
+        assert residual_distribution(target, FORMS[q_form](p * (1.0 + rounding))) is target
 
 
 def test_inputs_are_not_mutated():
