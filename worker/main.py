@@ -65,10 +65,12 @@ def run_worker(
     name = name or worker_name()
     task = ShardTask(broker_url, name, engine, ending.is_set, lease_seconds=lease_seconds)
     ending.watch(engine)
+    app = make_app(broker_url)
+    _register(app, task)
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
     try:
         while not ending.is_set():
-            _serve(broker_url, task)
+            _serve(app)
             if not ending.is_set():
                 # A payload that is no message kills Celery's consumer; the engine and its model stay.
                 logger.warning("the consumer ended by itself; it starts again in %.0f s", RESTART_SECONDS)
@@ -80,10 +82,8 @@ def run_worker(
     return 0
 
 
-def _serve(broker_url: str, task: ShardTask) -> None:
+def _serve(app: Celery) -> None:
     """One life of the Celery part."""
-    app = make_app(broker_url)
-    _register(app, task)
     celery_state.should_stop = None
     worker = app.WorkController(
         hostname=f"specmill-{os.getpid()}@{socket.gethostname()}",
@@ -96,7 +96,6 @@ def _serve(broker_url: str, task: ShardTask) -> None:
     )
     with contextlib.suppress(SystemExit):
         worker.start()
-    app.close()
 
 
 def _register(app: Celery, task: ShardTask) -> None:
