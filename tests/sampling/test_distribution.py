@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -209,3 +211,10 @@ def test_probability_of_one_token():
         for outside in (-1, 5):
             with pytest.raises(ValueError, match=r"\[0, 5\)"):
                 probability_of(distribution, outside)
+
+
+def test_the_reference_needs_no_mlx():
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, sampling; print('mlx' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == "False"
