@@ -17,7 +17,7 @@ PROGRESS = RunProgress(
     shards_done=5,
     in_flight=1,
     tally=TALLY,
-    tokens_per_second=412.34,
+    tokens_per_second=212.34,
     eta_seconds=83.9,
     elapsed=3999.0,
     workers=(
@@ -36,7 +36,7 @@ def shown(progress):
 
 def test_the_plain_line_says_rows_speed_acceptance_and_time_left():
     assert plain_line(PROGRESS) == (
-        "generating: 312/480 rows (65%), 3 failed, 412.3 tok/s, acceptance 1: 0.41 2: 0.22, 2.00 tokens/cycle, ETA 1:23"
+        "generating: 312/480 rows (65%), 3 failed, 212.3 tok/s, acceptance 1: 0.41 2: 0.22, 2.00 tokens/cycle, ETA 1:23"
     )
     start = replace(
         PROGRESS, rows_ok=0, rows_failed=0, tally=Tally(), tokens_per_second=0.0, eta_seconds=None, workers=(), phase="loading model"
@@ -46,6 +46,10 @@ def test_the_plain_line_says_rows_speed_acceptance_and_time_left():
 
 def test_without_a_head_no_acceptance_is_claimed():
     assert "acceptance" not in plain_line(replace(PROGRESS, tally=replace(TALLY, drafted_by_depth=(), accepted_by_depth=())))
+
+
+def test_a_rate_over_an_instant_is_not_shown():
+    assert "tok/s" not in plain_line(replace(PROGRESS, tokens_per_second=144_111.7))
 
 
 def test_the_live_view_has_a_line_per_worker_and_takes_names_as_they_are():
