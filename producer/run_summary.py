@@ -97,8 +97,8 @@ class RunSummary:
             lines += [f"    {failure}" for failure in self.first_failures]
             if self.failed > len(self.first_failures):
                 lines.append(f"    … and {self.failed - len(self.first_failures):,} more: rows with a non-null `error`")
-        speed = f", {self.tokens_per_second:,.1f} tok/s over {_duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
-        lines.append(f"  tokens      {self.completion_tokens:,} generated from {self.prompt_tokens:,} of prompts{speed}")
+        speed = f"; {self.tokens_per_second:,.1f} tok/s over {_duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
+        lines.append(f"  tokens      {self.completion_tokens:,} generated, {self.prompt_tokens:,} of prompts{speed}")
         if self.drafted_by_depth:
             depths = "  ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(self.acceptance_by_depth, 1) if not math.isnan(share))
             lines.append(
