@@ -23,7 +23,7 @@ from producer.progress_tracker import ProgressTracker
 from producer.quarantine import Quarantine, error_rows, quarantine_report
 from producer.reconciler import INTERVAL_SECONDS, Reconciler
 from producer.run_progress import Counts, RunProgress
-from schemas.errors import BrokerError, DecodeError, EngineCrashedError, RunMismatchError
+from schemas.errors import BrokerError, DecodeError, EngineCrashedError, RunCancelledError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
@@ -313,7 +313,7 @@ class Coordinator:
         if fault.kind == EngineCrashedError.__name__:
             logger.warning("%s: %s", fault.worker, fault.message)
             self._quarantine.last_message = f"worker {fault.worker}: {fault.message}"
-        else:
+        elif fault.kind != RunCancelledError.__name__:  # that is a worker which was told to end
             self._faults_in_row += 1
             logger.warning("worker %s: %s: %s", fault.worker, fault.kind, fault.message)
             if self._faults_in_row >= FAULT_LIMIT:

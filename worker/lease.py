@@ -67,12 +67,16 @@ class Lease:
         self._thread.join()
 
     def _renew(self) -> None:
+        in_contact = True
         while not self._ended.wait(self._seconds / RENEWALS):
             try:
                 state = self._renewing.renew(self.shard, self.token, self._seconds)
             except BROKER_ERRORS as error:
-                logger.warning("lease of shard %d not renewed: %s", self.shard, error)
+                if in_contact:
+                    logger.warning("the lease of shard %d is not renewed while the broker is away: %s", self.shard, error)
+                in_contact = False
                 continue
+            in_contact = True
             if state == "lost":
                 self._lost.set()
                 return

@@ -25,7 +25,7 @@ from worker.redis_client import masked, password_of
 from worker.task import ShardTask
 
 BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
-END_SECONDS = 8.0  # from the wish to end to a forced end
+END_SECONDS = 5.0  # from the wish to end to a forced end
 RESTART_SECONDS = 1.0  # between two lives of the Celery part
 
 logger = logging.getLogger("specmill.worker")
@@ -60,11 +60,11 @@ def run_worker(
         BrokerError: not a broker address.
     """
     _set_up_logging(broker_url, level)
-    ending = _Ending(die_with_parent)
+    ending = _Ending()
     engine = EngineProcess()
     name = name or worker_name()
     task = ShardTask(broker_url, name, engine, ending.is_set, lease_seconds=lease_seconds)
-    ending.watch(engine)
+    ending.watch(task, engine, parent=die_with_parent)
     app = make_app(broker_url)
     _register(app, task)
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
@@ -107,13 +107,12 @@ def _register(app: Celery, task: ShardTask) -> None:
 class _Ending:
     """The wish to end, however it is expressed, and the promise that it is kept in time."""
 
-    def __init__(self, die_with_parent: bool) -> None:
+    def __init__(self) -> None:
         self._wished = threading.Event()
+        self._orphaned = False
         self._done = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._wish())
-        if die_with_parent:
-            threading.Thread(target=self._follow_parent, name="parent", daemon=True).start()
 
     def is_set(self) -> bool:
         return self._wished.is_set()
@@ -124,9 +123,11 @@ class _Ending:
     def done(self) -> None:
         self._done.set()
 
-    def watch(self, engine: EngineProcess) -> None:
-        """Force the end when it takes longer than `END_SECONDS`."""
-        threading.Thread(target=self._force, args=(engine,), name="ending", daemon=True).start()
+    def watch(self, task: ShardTask, engine: EngineProcess, *, parent: bool) -> None:
+        """Keep the promise; with `parent`, the end of standard input is a wish too."""
+        threading.Thread(target=self._keep, args=(task, engine), name="ending", daemon=True).start()
+        if parent:
+            threading.Thread(target=self._follow_parent, name="parent", daemon=True).start()
 
     def _wish(self) -> None:
         self._wished.set()
@@ -136,36 +137,40 @@ class _Ending:
         with contextlib.suppress(OSError):
             while os.read(0, 1024):
                 pass
+        self._orphaned = True
         self._wish()
 
-    def _force(self, engine: EngineProcess) -> None:
+    def _keep(self, task: ShardTask, engine: EngineProcess) -> None:
+        """Force the end when it takes too long, or when nobody waits for Celery's farewell: that takes a second."""
         self._wished.wait()
         deadline = time.monotonic() + END_SECONDS
-        while time.monotonic() < deadline:
-            # Celery clears the wish when a connection breaks while it is being expressed.
+        while not (self._orphaned and not task.busy) and time.monotonic() < deadline:
+            # Celery forgets the wish when a connection breaks while it is being expressed.
             celery_state.should_stop = 0
-            if self._done.wait(0.2):
+            if self._done.wait(0.05):
                 return
-        logger.error("not ended after %.0f s: forced", END_SECONDS)
-        engine.close()
-        os._exit(1)
+        if task.busy:
+            logger.error("not ended after %.0f s: forced", END_SECONDS)
+        if (pid := engine.pid) is not None:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(int(task.busy))
 
 
-class _HidePassword(logging.Filter):
+class _MaskingFormatter(logging.Formatter):
+    """Never shows the broker's password, not even in a traceback."""
+
     def __init__(self, broker_url: str) -> None:
-        super().__init__()
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._password = password_of(broker_url)
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self._password and self._password in (text := record.getMessage()):
-            record.msg, record.args = text.replace(self._password, "***"), None
-        return True
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text.replace(self._password, "***") if self._password else text
 
 
 def _set_up_logging(broker_url: str, level: int) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_HidePassword(broker_url))
+    handler.setFormatter(_MaskingFormatter(broker_url))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("specmill", "worker"):
         logging.getLogger(name).setLevel(level)

@@ -25,7 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class ShardTask:
-    """The task's state in one worker process: the engine, two clients and the name; called with one message at a time."""
+    """The task's state in one worker process: the engine, two clients and the name; called with one message at a time.
+
+    Attributes:
+        busy: whether a message is in work.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class ShardTask:
         self._beat = 0
         self._faults_in_row = 0
         self._ledger: Ledger | None = None
+        self.busy = False
 
     def __call__(self, data: object) -> str:
         """Work on the shard that a message names; never raises for what a message, a shard or an outage can cause.
@@ -59,11 +64,14 @@ class ShardTask:
         except DecodeError as error:
             logger.warning("message dropped: %s", error)
             return "dropped"
+        self.busy = True
         try:
             return self._work(message)
         except BROKER_ERRORS as error:
             logger.warning("shard %d dropped, the broker is away: %s", message.shard, error)
             return "dropped"
+        finally:
+            self.busy = False
 
     def close(self) -> None:
         """Leave the live table and close the clients."""
@@ -98,6 +106,8 @@ class ShardTask:
         except (LeaseLostError, RunCancelledError) as error:
             logger.info("shard %d given up: %s", shard, error)
             ledger.release(shard, lease.token, forgive=True)
+            if self._stopping():
+                ledger.record_fault(self._fault(shard, error))  # so that others get it at once
             return "lost" if isinstance(error, LeaseLostError) else "cancelled"
         except EngineCrashedError as error:
             logger.error("shard %d, attempt %d: %s", shard, lease.attempt, error)
