@@ -173,7 +173,7 @@ def _rates(progress: RunProgress) -> list[str]:
 
 
 def _worker_line(view: WorkerView) -> str:
-    where = f" on {view.backend.chip}" if view.backend is not None else ""
+    where = f" on {', '.join(filter(None, (view.backend.chip, view.backend.blas)))}" if view.backend is not None else ""
     if view.shard is None:
         return f"{view.name}{where}: idle"
     return f"{view.name}{where}: shard {view.shard}, {view.tally.rows:,} rows and {view.tally.completion_tokens:,} tokens so far"

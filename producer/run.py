@@ -16,8 +16,10 @@ from producer.run_progress import RunProgress
 from producer.run_summary import RunSummary
 from producer.shards import ShardSource
 from producer.stop_signal import StopSignal
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, SpecmillError
 from schemas.manifest import Manifest
+from worker.engine import blas
+from worker.engine.scripted import is_scripted
 from worker.redis_client import make_client, masked
 
 CARD = "README.md"
@@ -53,6 +55,8 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
     def say_stopping() -> None:
         display.note("stopping; what has landed is kept. Ctrl-C once more leaves at once.")
 
+    if options.workers and not is_scripted(options.model):
+        _warn_of_slow_blas()
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_to(display))
         stop = stack.enter_context(StopSignal(say_stopping, display.close))
@@ -84,6 +88,18 @@ def _finish(options: RunOptions, plan: RunPlan, manifest: Manifest, *, keep_card
     if not (keep_card and (options.out / CARD).exists()):
         write_card(options.out / CARD, dataset_card(manifest, summary, options.command(manifest.spec)))
     return summary
+
+
+def _warn_of_slow_blas() -> None:
+    """Let the user see at once what our workers would only write into their logs: that the model will run on a slow BLAS.
+
+    Raises:
+        SpecmillError: SPECMILL_BLAS has a value that no worker would take.
+    """
+    try:
+        blas.prepare()
+    except ValueError as error:
+        raise SpecmillError(str(error)) from error
 
 
 def _check_broker(broker_url: str) -> None:

@@ -19,6 +19,7 @@ from schemas.run_spec import ModelRef, RunSpec
 from worker.engine.model_store import combined_digest, digest_file, digest_folder, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
 
+LARGE_FILE = 50_000_000  # bytes; from here on reading takes long enough to say so
 UNIMPORTANT = (SCRATCH, ".DS_Store")
 
 
@@ -61,6 +62,8 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
         id_column=None if options.id_column is None else ColumnPath.parse(options.id_column),
         prompt_column=None if options.prompt_column is None else ColumnPath.parse(options.prompt_column),
     )
+    if options.prompts.is_file() and options.prompts.stat().st_size >= LARGE_FILE:
+        note(f"reading {options.prompts}")
     source = PromptSource.scan(options.prompts, reader, shard_size=options.shard_size, keep_bad=options.on_bad_input == "error-row")
     bad = f", {source.bad:,} of them bad lines that become error rows" if source.bad else ""
     note(f"{options.prompts}: {source.records:,} records{bad}")

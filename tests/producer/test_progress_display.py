@@ -21,7 +21,7 @@ PROGRESS = RunProgress(
     eta_seconds=83.9,
     elapsed=3999.0,
     workers=(
-        WorkerView("host:1", 5, replace(TALLY, rows=9), Backend("cpu", "Zen [2]", "0.32", "", True)),
+        WorkerView("host:1", 5, replace(TALLY, rows=9), Backend("cpu", "Zen [2]", "0.32", "openblas Zen", True)),
         WorkerView("host:2", None, Tally(), None),
     ),
     phase="generating",
@@ -58,7 +58,7 @@ def test_the_live_view_has_a_line_per_worker_and_takes_names_as_they_are():
     assert "3 failed" in text
     assert "acceptance 1: 0.41 2: 0.22" in text
     assert "elapsed 1:06:39" in text
-    assert "host:1 on Zen [2]: shard 5, 9 rows and 300 tokens so far" in text
+    assert "host:1 on Zen [2], openblas Zen: shard 5, 9 rows and 300 tokens so far" in text
     assert "host:2: idle" in text
 
 
