@@ -21,7 +21,7 @@ from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from schemas.manifest import Manifest
-from worker.redis_client import make_client
+from worker.redis_client import make_client, password_of
 
 MARK = "SPECMILL_TEST_MARK"  # an environment variable that every process under a test inherits
 
@@ -108,6 +108,7 @@ def workers(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
         yield running
     for log in folder.glob("*.log"):
         print(log.read_text())
+        assert str(password_of(broker.url)) not in log.read_text()
 
 
 @pytest.fixture

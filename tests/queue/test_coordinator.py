@@ -65,9 +65,7 @@ def test_shard_size_and_number_of_workers_never_change_a_row(
         assert rows_of(tmp_path / name).equals(expected)
 
 
-def test_the_ledger_balances_at_every_moment_and_every_key_has_a_time_to_live(
-    run_here: Run, client: redis.Redis, tmp_path: Path
-) -> None:
+def test_the_ledger_balances_at_every_moment_and_every_key_has_a_time_to_live(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:
     seen: list[RunProgress] = []
 
     def watch(progress: RunProgress) -> None:
@@ -102,30 +100,30 @@ def test_progress_shows_rows_before_their_shard_has_landed(run_here: Run, tmp_pa
 
 
 def test_a_stopped_run_resumes_to_the_same_files(run_here: Run, client: redis.Redis, tmp_path: Path, help_: SimpleNamespace) -> None:
-    run_here(tmp_path / "whole", 16, 2)
+    run_here(tmp_path / "whole", 40, 2)
     progress: list[RunProgress] = []
     stopped = run_here(
         tmp_path / "out",
-        16,
+        40,
         2,
         model="scripted",
         on_progress=progress.append,
         stop=lambda: len(list((tmp_path / "out" / "data").glob("part-*"))) >= 3,
     )
     assert stopped.manifest.status == "cancelled"
-    assert 3 <= len(stopped.manifest.shards) < 8
+    assert 3 <= len(stopped.manifest.shards) < 20
     counts = stopped.coordinator.counts()
     assert counts.total == counts.ok + counts.failed + counts.cancelled + counts.pending
-    assert counts.cancelled == 16 - counts.ok
+    assert counts.cancelled == 40 - counts.ok
     assert progress[-1].phase == "cancelling"
     assert run_keys(client, stopped) == []
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").iterdir()}
-    resumed = run_here(tmp_path / "out", 16, 2)
+    resumed = run_here(tmp_path / "out", 40, 2)
     assert resumed.manifest.status == "complete"
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
     assert help_.files_of(tmp_path / "out") == help_.files_of(tmp_path / "whole")
     logged = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out" / "log").glob("*.parquet"))
-    assert sorted(logged["shard"].to_pylist()) == list(range(8))
+    assert sorted(logged["shard"].to_pylist()) == list(range(20))
 
 
 def test_somebody_elses_cancel_flag_ends_the_run(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_bytes_do_not_depend_on_how_the_rows_were_batched(part: SimpleNamespace,
 def test_other_rows_never_replace_a_part(part: SimpleNamespace) -> None:
     land(part)
     other = PartRecord(part.record.contract, 0, 6, 0, "other")
-    with pytest.raises(LandingError, match="part-00000.parquet holds other rows"):
+    with pytest.raises(LandingError, match=r"part-00000\.parquet holds other rows"):
         land_part(part.out, part.name, part.table, other)
     assert read_part_record(part.path) == part.record
 

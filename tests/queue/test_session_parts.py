@@ -1,0 +1,191 @@
+"""The small parts of a session: attempts log, progress, lock, local workers, addresses."""
+
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+import redis
+
+from producer import local_workers
+from producer.attempts_log import AttemptsLog
+from producer.broker import EmbeddedBroker
+from producer.coordinator import Coordinator
+from producer.local_workers import LocalWorkers
+from producer.progress_tracker import SILENT_SECONDS, ProgressTracker
+from producer.run_lock import RunLock
+from producer.run_progress import Counts, RunProgress
+from schemas.errors import EngineError, LandingError, ModelError, SpecmillError
+from schemas.profile import Backend
+from schemas.progress import AttemptReport, Tally
+from schemas.tables import ATTEMPTS
+from worker.redis_client import make_client, masked, password_of
+from worker.reports import Fault, LiveReport
+
+BACKEND = Backend(device="cpu", chip="c", mlx="-", blas="", row_invariant=True)
+
+
+def report(shard: int, rows: int = 2, seconds: float = 4.0) -> AttemptReport:
+    tally = Tally(rows=rows, completion_tokens=10 * rows)
+    return AttemptReport("r", shard, 1, "w", BACKEND, 1e9, seconds, 2.0, 0.0, 0.0, 0.0, 0.0, 7, tally)
+
+
+def shards_in(folder: Path) -> list[int]:
+    return [shard for path in sorted(folder.glob("*.parquet")) for shard in pq.read_table(path)["shard"].to_pylist()]
+
+
+def test_reports_become_parquet_at_the_end_of_a_session(tmp_path: Path) -> None:
+    for shard in (0, 1):
+        log = AttemptsLog(tmp_path)
+        assert log.open() == []
+        log.append(report(shard))
+        log.close()
+        log.close()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["attempts-0000.parquet", "attempts-0001.parquet"]
+    table = pq.read_table(tmp_path / "attempts-0000.parquet")
+    assert table.schema.equals(ATTEMPTS)
+    assert table["tokens_per_second"].to_pylist() == [10.0]
+
+
+def test_a_killed_sessions_journal_is_recovered_once(tmp_path: Path) -> None:
+    killed = AttemptsLog(tmp_path)
+    killed.open()
+    killed.append(report(0))
+    killed.append(report(1))
+    journal = tmp_path / "attempts-0000.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"cut')
+    assert AttemptsLog(tmp_path).open() == [report(0), report(1)]
+    assert shards_in(tmp_path) == [0, 1]
+
+    journal.write_bytes(report(0).to_json().encode() + b"\n")  # killed between the Parquet file and the journal's removal
+    assert AttemptsLog(tmp_path).open() == [report(0)]
+    assert shards_in(tmp_path) == [0, 1]
+    assert not journal.exists()
+
+
+def test_a_full_journal_begins_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("producer.attempts_log.JOURNAL_LINES", 3)
+    log = AttemptsLog(tmp_path)
+    log.open()
+    for shard in range(7):
+        log.append(report(shard))
+    log.close()
+    assert shards_in(tmp_path) == list(range(7))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "attempts-0000.jsonl").write_text("nonsense\n")
+    with pytest.raises(LandingError, match=r"attempts-0000\.jsonl"):
+        AttemptsLog(tmp_path).open()
+
+
+def test_progress_adds_landed_and_live_rows_and_never_a_shard_twice() -> None:
+    now = 0.0
+    tracker = ProgressTracker(Tally(rows=5, failed=1), clock=lambda: now)
+
+    def snapshot(issued: set[int], landed: int) -> RunProgress:
+        counts = Counts(total=20, ok=landed, failed=0, cancelled=0, pending=20 - landed)
+        return tracker.snapshot(counts, shards_total=10, shards_done=0, issued=issued, ending=None)
+
+    first = snapshot(set(), 5)
+    assert (first.phase, first.eta_seconds, first.tokens_per_second) == ("loading model", None, 0.0)
+    now = 10.0
+    tracker.heard({"w": LiveReport(1, 3, Tally(rows=1, completion_tokens=10), None)})
+    live = snapshot({3}, 5)
+    assert (live.phase, live.tally.rows) == ("generating", 6)
+    now = 12.0
+    tracker.landed(report(3))
+    landed = snapshot(set(), 7)
+    assert landed.tally.rows == 7
+    assert landed.tokens_per_second == pytest.approx(10.0)
+    assert landed.eta_seconds == pytest.approx(13.0)
+    assert tracker.workers_heard(set()) == 1
+    now = 10.0 + SILENT_SECONDS
+    assert tracker.workers_heard(set()) == 0
+    assert tracker.workers_heard({3}) == 1
+
+
+def test_the_lock_is_for_one_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with RunLock(out) as lock:
+        assert lock.folder == out / ".specmill"
+        with pytest.raises(SpecmillError, match="another specmill run"), RunLock(out):
+            pass
+        assert lock.folder.exists()
+    assert not lock.folder.exists()
+    with RunLock(out):
+        pass
+
+
+def test_workers_that_cannot_live_are_given_up_with_their_last_lines(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, help_: SimpleNamespace
+) -> None:
+    monkeypatch.setattr(local_workers, "MAX_BARREN_LIVES", 2)
+    with LocalWorkers(1, "nonsense://somewhere", tmp_path) as workers, pytest.raises(EngineError, match=r"(?s)2 times.*no broker address"):
+        help_.poll(lambda: workers.tend() and False)
+
+
+def test_a_dead_worker_is_named_and_replaced(mark: str, broker: EmbeddedBroker, tmp_path: Path, help_: SimpleNamespace) -> None:
+    with LocalWorkers(1, broker.url, tmp_path) as workers:
+        (first,) = workers.pids
+        os.kill(first, signal.SIGKILL)
+        (name,) = help_.poll(workers.tend)
+        assert name.endswith(f":{first}")
+        (second,) = workers.pids
+        assert second != first
+        assert workers.tend() == []
+
+
+def test_a_worker_waits_for_a_broker_that_is_away(mark: str, tmp_path: Path, help_: SimpleNamespace, session: ModuleType) -> None:
+    def pid_of(word: str) -> int:
+        return next((pid for pid, command in help_.marked_processes(mark).items() if command.split(" ")[0].endswith(word)), 0)
+
+    with EmbeddedBroker(tmp_path / "b") as broker:
+        guard = next(pid for pid, command in help_.marked_processes(mark).items() if "broker_guard" in command)
+        os.kill(guard, signal.SIGSTOP)
+        os.kill(pid_of("valkey-server"), signal.SIGKILL)
+        with LocalWorkers(1, broker.url, tmp_path / "w") as workers:
+            help_.poll(lambda: "takes shards from" in (tmp_path / "w" / "worker-0.log").read_text(), what="the worker's start")
+            os.kill(guard, signal.SIGCONT)
+            help_.poll(lambda: _answers(broker.url), what="the server's return")
+            spec = session.make_spec(4, 2, run_id=uuid.uuid4().hex)
+            first = workers.pids
+            manifest = Coordinator(spec, tmp_path / "out", broker.url, session.MadeUpShards(spec), workers=workers).run()
+            assert manifest.status == "complete"
+            assert workers.pids == first
+            assert password_of(broker.url) not in (tmp_path / "w" / "worker-0.log").read_text()
+
+
+def _answers(url: str) -> bool:
+    with make_client(url, patient=False) as client:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("redis://:se%40cret@host:1/0", "redis://:***@host:1/0", "se%40cret"),
+        ("rediss://me:secret@host/0?ssl_cert_reqs=required", "rediss://me:***@host/0?ssl_cert_reqs=required", "secret"),
+        ("redis://host:1/0", "redis://host:1/0", None),
+        ("redis+socket:///tmp/x.sock", "redis+socket:///tmp/x.sock", None),
+    ],
+)
+def test_addresses_are_shown_without_their_password(url: str, shown: str, password: str | None) -> None:
+    assert masked(url) == shown
+    assert password_of(url) == password
+
+
+@pytest.mark.parametrize(("kind", "error"), [("ModelError", ModelError), ("Unheard", EngineError), ("NonFiniteLogitsError", EngineError)])
+def test_a_fault_becomes_the_error_that_it_names(kind: str, error: Callable[..., Exception]) -> None:
+    raised = Fault("host:1", 3, kind, "why").as_error()
+    assert type(raised) is error
+    assert "host:1" in str(raised)
+    assert "why" in str(raised)
