@@ -72,3 +72,12 @@ def smollm2_folder() -> Path:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def agreeing_pair(tiny_llama: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny trunk of one layer and a head whose drafts it often accepts."""
+    from engine_support import make_agreeing_head  # imports mlx, which must come after blas.prepare()
+
+    trunk = tiny_llama(vocab_size=300, hidden=32, layers=1, heads=4, kv_heads=2, seed=8)
+    return trunk, make_agreeing_head(tmp_path_factory.mktemp("agreeing") / "mtp.safetensors", trunk)

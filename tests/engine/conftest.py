@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import make_agreeing_head
 
 
 @pytest.fixture(scope="session")
@@ -12,13 +11,6 @@ def tiny(tiny_llama: Callable[..., Path], tiny_head: Callable[..., Path]) -> tup
     """A tiny trunk of 300 tokens and its head over the whole vocabulary."""
     trunk = tiny_llama(vocab_size=300, hidden=32, layers=2, heads=4, kv_heads=2, seed=3)
     return trunk, tiny_head(trunk, seed=4)
-
-
-@pytest.fixture(scope="session")
-def agreeing(tiny_llama: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A tiny trunk of one layer and a head whose drafts it often accepts."""
-    trunk = tiny_llama(vocab_size=300, hidden=32, layers=1, heads=4, kv_heads=2, seed=8)
-    return trunk, make_agreeing_head(tmp_path_factory.mktemp("agreeing") / "mtp.safetensors", trunk)
 
 
 @pytest.fixture(scope="session")

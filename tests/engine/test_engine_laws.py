@@ -38,8 +38,8 @@ def test_greedy_is_mlx_lms_greedy_token_for_token(tiny: Models, depth: int, slot
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_greedy_holds_where_drafts_are_often_accepted(agreeing: Models, depth: int) -> None:
-    trunk, head = agreeing
+def test_greedy_holds_where_drafts_are_often_accepted(agreeing_pair: Models, depth: int) -> None:
+    trunk, head = agreeing_pair
     completions = run(make_spec(trunk, head, depth=depth))
     assert [completion.token_ids for completion in completions] == [mlx_lm_greedy(trunk, prompt, 24) for prompt in PROMPTS]
     assert all(sum(completion.acceptance.accepted_by_depth[depth - 1] for completion in completions) > 0 for depth in range(1, depth + 1))
