@@ -176,7 +176,9 @@ def _worker_line(view: WorkerView) -> str:
     where = f" on {', '.join(filter(None, (view.backend.chip, view.backend.blas)))}" if view.backend is not None else ""
     if view.shard is None:
         return f"{view.name}{where}: idle"
-    return f"{view.name}{where}: shard {view.shard}, {view.tally.rows:,} rows and {view.tally.completion_tokens:,} tokens so far"
+    tally = view.tally
+    counts = f"{tally.rows:,} rows, {tally.completion_tokens:,} tokens from {tally.prompt_tokens:,} of prompts so far"
+    return f"{view.name}{where}: shard {view.shard}, {counts}"
 
 
 def _percent(done: int, total: int) -> str:

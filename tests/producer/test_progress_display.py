@@ -8,7 +8,9 @@ from producer.run_progress import RunProgress, WorkerView
 from schemas.profile import Backend
 from schemas.progress import Tally
 
-TALLY = Tally(rows=12, failed=0, completion_tokens=300, cycles=150, drafted_by_depth=(100, 50), accepted_by_depth=(41, 11))
+TALLY = Tally(
+    rows=12, failed=0, prompt_tokens=80, completion_tokens=300, cycles=150, drafted_by_depth=(100, 50), accepted_by_depth=(41, 11)
+)
 PROGRESS = RunProgress(
     rows_total=480,
     rows_ok=300,
@@ -58,7 +60,7 @@ def test_the_live_view_has_a_line_per_worker_and_takes_names_as_they_are():
     assert "3 failed" in text
     assert "acceptance 1: 0.41 2: 0.22" in text
     assert "elapsed 1:06:39" in text
-    assert "host:1 on Zen [2], openblas Zen: shard 5, 9 rows and 300 tokens so far" in text
+    assert "host:1 on Zen [2], openblas Zen: shard 5, 9 rows, 300 tokens from 80 of prompts so far" in text
     assert "host:2: idle" in text
 
 
