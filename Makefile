@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 UV := $(shell command -v uv 2>/dev/null)
 OUT ?= out/demo
 PYTEST_ARGS ?=
+BENCH_PROMPTS ?= examples/prompts.jsonl --column prompt
 
 .PHONY: help setup demo test lint format types tests bench pins clean
 
@@ -15,7 +16,7 @@ help:
 	@echo "make test    ruff, mypy and pytest; the one command before a commit"
 	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
 	@echo "make types   mypy --strict                           make tests    pytest alone"
-	@echo "make bench   every measurement under bench/          make pins     pin the dependencies anew (needs uv)"
+	@echo "make bench   the measurements under bench/           make pins     pin the dependencies anew (needs uv)"
 	@echo "make clean   remove .venv and tool caches"
 
 setup: $(STAMP)
@@ -60,7 +61,8 @@ tests: $(STAMP)
 	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 bench: $(STAMP)
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(PYTHON) "$$script"; done
+	$(PYTHON) bench/verify_step.py
+	$(PYTHON) bench/decode.py $(BENCH_PROMPTS)
 
 pins:
 	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
