@@ -357,15 +357,18 @@ class Coordinator:
             self._retry(shard)
 
     def _tend_workers(self) -> None:
-        """Local workers that died: their leases end now, not when their time is up."""
-        for name in self._workers.tend() if self._workers is not None else ():
-            try:
+        """Local workers that died: what they had goes to others now, not when its time is up."""
+        dead = self._workers.tend() if self._workers is not None else []
+        try:
+            for name in dead:
                 self._ledger.forget_worker(name)
                 for shard in sorted(self._issued):
                     if self._ledger.release(shard, f"{name}/"):
                         self._retry(shard)
-            except (*BROKER_ERRORS, OperationalError) as error:
-                self._outage(error)
+            for shard in self._reconciler.adrift(self._issued) if dead else ():
+                self._retry(shard)
+        except (*BROKER_ERRORS, OperationalError) as error:
+            self._outage(error)
 
     def _outage(self, error: Exception) -> None:
         if self._in_contact:

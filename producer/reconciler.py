@@ -76,18 +76,28 @@ class Reconciler:
             del self._missing_since[shard]
         return Findings(finished, lost)
 
+    def adrift(self, issued: Iterable[int]) -> tuple[int, ...]:
+        """Issued shards without result, lease and queued message: what a worker that is known to be dead may have had in its hands.
+
+        A message that it had received and not yet acknowledged would come back by itself only after a minute.
+        """
+        absent = [shard for shard, state in self._ledger.states(issued).items() if state == "absent"]
+        queued = self._queued(unacked=False) if absent else set()
+        return tuple(shard for shard in absent if shard not in queued)
+
     def _uptime(self) -> float:
         return float(self._redis.info("server")["uptime_in_seconds"])
 
-    def _queued(self) -> set[int]:
-        """Shards of this run whose messages are in the queue or unacknowledged."""
+    def _queued(self, *, unacked: bool = True) -> set[int]:
+        """Shards of this run whose messages are in the queue or, if wanted, unacknowledged."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in queue_keys():
                 pipe.lrange(key, 0, -1)
             pipe.hvals(UNACKED_KEY)
-            *queues, unacked = pipe.execute()
+            *queues, received = pipe.execute()
         found = {_shard_of(text, self._run_id) for queue in queues for text in queue}
-        found |= {_shard_of(text, self._run_id, unacked=True) for text in unacked}
+        if unacked:
+            found |= {_shard_of(text, self._run_id, unacked=True) for text in received}
         return {shard for shard in found if shard is not None}
 
 

@@ -49,6 +49,7 @@ def test_a_queued_shard_is_not_lost_whatever_its_priority(scene: SimpleNamespace
     scene.client.hset(UNACKED_KEY, "tag", b"garbage")
     for _ in range(3):
         assert scene.look().lost == ()
+        assert scene.reconciler.adrift([0]) == ()
         scene.now += PATIENCE_SECONDS
     (key,) = [key for key in queue_keys() if any(b"body" in text for text in scene.client.lrange(key, 0, -1))]
     assert (key == QUEUE) == (priority == RETRY_PRIORITY)
@@ -58,6 +59,7 @@ def test_a_queued_shard_is_not_lost_whatever_its_priority(scene: SimpleNamespace
     for _ in range(3):
         assert scene.look().lost == ()
         scene.now += PATIENCE_SECONDS
+    assert scene.reconciler.adrift([0]) == (0,)
     scene.client.delete(UNACKED_KEY)
     scene.look()
     scene.now += PATIENCE_SECONDS
@@ -68,6 +70,7 @@ def test_a_leased_shard_is_not_lost(scene: SimpleNamespace) -> None:
     scene.ledger.claim(0, "w/1", 30.0)
     for _ in range(3):
         assert scene.look().lost == ()
+        assert scene.reconciler.adrift([0]) == ()
         scene.now += PATIENCE_SECONDS
 
 

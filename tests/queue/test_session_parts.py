@@ -1,5 +1,6 @@
 """The small parts of a session: attempts log, progress, lock, local workers, addresses."""
 
+import contextlib
 import os
 import signal
 import uuid
@@ -17,6 +18,7 @@ from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from producer.progress_tracker import SILENT_SECONDS, ProgressTracker
+from producer.reconciler import PATIENCE_SECONDS
 from producer.run_lock import RunLock
 from producer.run_progress import Counts, RunProgress
 from schemas.errors import EngineError, LandingError, ModelError, SpecmillError
@@ -189,3 +191,32 @@ def test_a_fault_becomes_the_error_that_it_names(kind: str, error: Callable[...,
     assert type(raised) is error
     assert "host:1" in str(raised)
     assert "why" in str(raised)
+
+
+def test_a_message_in_a_dying_workers_hands_is_not_waited_for(
+    mark: str, broker: EmbeddedBroker, tmp_path: Path, session: ModuleType
+) -> None:
+    def run(name: str, on_progress: Callable[[RunProgress], None]) -> RunProgress:
+        seen: list[RunProgress] = []
+        spec = session.make_spec(4, 2, run_id=uuid.uuid4().hex)
+
+        def watch(progress: RunProgress) -> None:
+            seen.append(progress)
+            on_progress(progress)
+
+        Coordinator(spec, tmp_path / name, broker.url, session.MadeUpShards(spec), watch, workers=workers).run()
+        return seen[-1]
+
+    with LocalWorkers(1, broker.url, tmp_path / "w") as workers:
+        run("warm", lambda _: None)
+        (stopped,) = workers.pids
+        os.kill(stopped, signal.SIGSTOP)  # the broker hands it the next message all the same
+
+        def kill(progress: RunProgress) -> None:
+            if progress.in_flight and progress.elapsed > 0.2:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(stopped, signal.SIGKILL)
+
+        done = run("out", kill)
+    assert done.rows_ok == 4
+    assert done.elapsed < PATIENCE_SECONDS
