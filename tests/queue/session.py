@@ -1,5 +1,9 @@
-"""One whole session in a process of its own, for tests that kill it: `python session.py OUT RECORDS SHARD_SIZE SAMPLES WORKERS MODEL`."""
+"""One whole session in a process of its own, for tests that kill it.
 
+`python session.py OUT RECORDS SHARD_SIZE SAMPLES WORKERS MODEL [BROKER]`; without BROKER it has an embedded one.
+"""
+
+import contextlib
 import sys
 from pathlib import Path
 
@@ -61,12 +65,11 @@ def make_spec(records: int, shard_size: int, samples: int = 1, model: str = "scr
 def main() -> None:
     out, (records, shard_size, samples, workers), model = Path(sys.argv[1]), map(int, sys.argv[2:6]), sys.argv[6]
     spec = make_spec(records, shard_size, samples, model)
-    with (
-        RunLock(out) as lock,
-        EmbeddedBroker(lock.folder / "broker") as broker,
-        LocalWorkers(workers, broker.url, lock.folder, lease_seconds=LEASE_SECONDS) as local,
-    ):
-        Coordinator(spec, out, broker.url, MadeUpShards(spec), workers=local, lease_seconds=LEASE_SECONDS).run()
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(RunLock(out))
+        url = sys.argv[7] if len(sys.argv) > 7 else stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
+        local = stack.enter_context(LocalWorkers(workers, url, lock.folder, lease_seconds=LEASE_SECONDS))
+        Coordinator(spec, out, url, MadeUpShards(spec), workers=local, lease_seconds=LEASE_SECONDS).run()
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def pids(help_: SimpleNamespace, mark: str, word: str) -> list[int]:
 def test_a_wrong_password_and_none_are_refused(broker: EmbeddedBroker) -> None:
     address = broker.url.partition("@")[2]
     for url in (f"redis://:wrong@{address}", f"redis://{address}"):
-        with make_client(url) as stranger, pytest.raises(redis.AuthenticationError):
+        with make_client(url, patient=False) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import redis
 
+from producer.broker import EmbeddedBroker
 from producer.manifest_file import read_manifest
 from producer.run_lock import RunLock
 from schemas.errors import SpecmillError
@@ -117,6 +119,28 @@ def test_when_everything_dies_at_once_the_same_command_clears_up(
     assert pids(help_, mark, "server")
     finish(start_session(out, *ARGUMENTS), start_session, out)
     check(out, undisturbed, mark, help_)
+
+
+def test_what_a_killed_coordinator_leaves_in_somebody_elses_broker_has_an_end(
+    undisturbed: Path,
+    broker: EmbeddedBroker,
+    client: redis.Redis,
+    start_session: Start,
+    tmp_path: Path,
+    mark: str,
+    help_: SimpleNamespace,
+) -> None:
+    out = tmp_path / "out"
+    session = start_session(out, *ARGUMENTS, broker.url)
+    help_.poll(lambda: landed(out) >= 2, what="two parts")
+    session.kill()
+    session.wait()
+    left = list(client.scan_iter("run:*"))
+    assert left
+    assert all(client.ttl(key) != -1 for key in left)
+    assert start_session(out, *ARGUMENTS, broker.url).wait(60) == 0
+    check(out, undisturbed, mark, help_)
+    assert list(client.scan_iter("run:*")) == []
 
 
 def test_a_killed_coordinator_takes_everything_with_it(start_session: Start, tmp_path: Path, mark: str, help_: SimpleNamespace) -> None:
