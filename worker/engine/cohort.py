@@ -20,6 +20,7 @@ from sampling.rows import RowBatch
 from schemas.errors import NonFiniteLogitsError
 from worker.engine.completion import Completion
 from worker.engine.engine import Timings
+from worker.engine.layer_cache import LayerCache
 from worker.engine.mtp_head import MTPHead
 from worker.engine.row import Row
 from worker.engine.static_cache import Cursor, StaticCache
@@ -62,7 +63,7 @@ class Cohort:
         self._pair_counts = np.ones(shape.slots, np.int32)
         self._pair_tokens = np.zeros((shape.slots, tokens), np.int32)
         self._pair_hidden = mx.zeros((shape.slots, tokens, trunk.width))
-        self._caches: list[StaticCache] = []  # the trunk's layers, then the head's block if there is a head
+        self._caches: list[LayerCache] = []  # the trunk's layers, then the head's block if there is a head
         self._prefilled: _Prefilled | None = None
 
     @property
@@ -125,9 +126,11 @@ class Cohort:
 
     def _prefill(self, prompt: list[int]) -> "_Prefilled":
         layers = self._trunk.layers
-        caches = [StaticCache(self._shape.capacity) for _ in range(layers + (self._head is not None))]
+        caches = self._trunk.make_caches(self._shape.capacity)
+        if self._head is not None:
+            caches.append(StaticCache(self._shape.capacity))
         tokens = mx.array([prompt], mx.int32)
-        # A prompt of one token has no earlier position; the pass over it is rewritten by the first cycle and only shapes the buffers.
+        # A prompt of one token has no earlier position; the pass over it only shapes the buffers, and the first cycle makes it again.
         length = max(len(prompt) - 1, 1)
         last_hidden = mx.zeros(self._trunk.width)
         for start in range(0, length, self._shape.prefill_chunk):
@@ -140,6 +143,8 @@ class Cohort:
                 following = tokens[:, start + 1 : end + 1] if len(prompt) > 1 else tokens
                 self._head.forward(base, following, caches[layers], cursor)
                 last_hidden = base[0, -1] if len(prompt) > 1 else last_hidden.astype(base.dtype)
+            for cache in caches[:layers]:
+                cache.commit(mx.array([end - start if len(prompt) > 1 else 0], mx.int32))
             _evaluate(caches, last_hidden)
         return _Prefilled(prompt, caches, last_hidden)
 
@@ -175,6 +180,9 @@ class Cohort:
     def _commit(self, block: BlockResult, hidden: mx.array) -> list[Completion]:
         """Commit each row's accepted drafts and its residual or bonus token; take out what ended."""
         ended: list[Completion] = []
+        kept = mx.array(np.where(block.failed, 0, block.accepted + 1).astype(np.int32))
+        for cache in self._caches[: self._trunk.layers]:
+            cache.commit(kept)
         for slot, row in enumerate(self.rows):
             if row is None:
                 continue
@@ -222,9 +230,9 @@ class _Prefilled:
     """One prompt's caches (B = 1) and the hidden state of its pending pair, [D]."""
 
     prompt: list[int]
-    caches: list[StaticCache]
+    caches: list[LayerCache]
     last_hidden: mx.array
 
 
-def _evaluate(caches: list[StaticCache], *arrays: mx.array) -> None:
+def _evaluate(caches: list[LayerCache], *arrays: mx.array) -> None:
     mx.eval(*arrays, *(buffer for cache in caches for buffer in cache.buffers))

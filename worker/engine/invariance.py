@@ -12,9 +12,9 @@ PREFIX = 8  # positions prefilled before the passes that are compared
 def is_row_invariant(trunk: Trunk, *, slots: int, depth: int, dtype: mx.Dtype) -> bool:
     """Whether one row comes out bit for bit equal alone, token by token, and in every slot of a full batch, K + 1 tokens at a time.
 
-    The trunk's first layer and its output matrix stand for the model: their kernels are the ones that every layer uses.
+    The trunk's first attention layer and its output matrix stand for the model: their kernels are the ones that every layer uses.
     """
-    layer = trunk.model.model.layers[0]
+    layer = next(layer for layer in trunk.body.layers if hasattr(layer, "self_attn"))
     tokens = depth + 1
     hidden = mx.random.normal((1, PREFIX + tokens, trunk.width), dtype=mx.float32, key=mx.random.key(0)).astype(dtype)
     alone = _pass_through(layer, hidden, [PREFIX] + [1] * tokens, window=64)

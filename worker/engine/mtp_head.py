@@ -21,7 +21,8 @@ from mlx_lm.models.llama import ModelArgs, TransformerBlock
 
 from schemas.errors import HeadError
 from schemas.wire import Wire
-from worker.engine.static_cache import Cursor, StaticCache
+from worker.engine.layer_cache import LayerCache
+from worker.engine.static_cache import Cursor
 from worker.engine.trunk import Trunk
 
 CONCAT_ORDERS = ("embedding_hidden", "hidden_embedding")
@@ -114,7 +115,7 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         """The trunk's hidden states that this head reads, given them before and after the final norm, [..., D]."""
         return normed if self._contract.base_hidden == "post_norm" else hidden
 
-    def forward(self, hidden: mx.array, tokens: mx.array, cache: StaticCache, cursor: Cursor) -> tuple[mx.array, mx.array]:
+    def forward(self, hidden: mx.array, tokens: mx.array, cache: LayerCache, cursor: Cursor) -> tuple[mx.array, mx.array]:
         """One pass over the pairs (h_t, x_{t+1}) at positions t.
 
         Args:

@@ -5,9 +5,6 @@ token see the positions up to its own. Going back after a rejection is arithmeti
 and is overwritten later.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import mlx.core as mx
 
 
@@ -71,6 +68,9 @@ class StaticCache:
             return self.keys, self.values
         return self.keys[:, :, :window], self.values[:, :, :window]
 
+    def commit(self, kept: mx.array) -> None:
+        """Nothing to do: the next pass's cursor says how many tokens ([B] int32) were kept."""
+
     def insert(self, slot: int, other: "StaticCache") -> None:
         """Replace one slot by the only row of another cache of the same capacity; nothing of the slot's past stays."""
         assert self.keys is not None
@@ -100,10 +100,3 @@ class StaticCache:
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
-
-
-def point(caches: Sequence[StaticCache], cursor: Cursor) -> list[Any]:
-    """Give all layers' caches one cursor; returns them as the list that mlx-lm's models take."""
-    for cache in caches:
-        cache.cursor = cursor
-    return list(caches)
