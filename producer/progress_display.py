@@ -159,9 +159,7 @@ def _rows_done(progress: RunProgress) -> int:
 
 def _rates(progress: RunProgress) -> list[str]:
     tally = progress.tally
-    # A rate over less than a second is noise, and sometimes absurd.
-    measured = progress.tokens_per_second > 0 and tally.completion_tokens / progress.tokens_per_second >= 1.0
-    parts = [f"{progress.tokens_per_second:,.1f} tok/s"] if measured else []
+    parts = [f"{progress.tokens_per_second:,.1f} tok/s"] if progress.tokens_per_second else []
     shares = [
         f"{depth}: {accepted / drafted:.2f}"
         for depth, (drafted, accepted) in enumerate(zip(tally.drafted_by_depth, tally.accepted_by_depth, strict=False), 1)

@@ -8,6 +8,7 @@ from schemas.progress import AttemptReport, Tally
 from worker.reports import LiveReport
 
 SILENT_SECONDS = 30.0  # a worker that has not reported for so long, and works on nothing we wait for, is not shown
+RATE_SECONDS = 1.0  # reports come about once a second; over less than that a rate is an accident
 
 
 class ProgressTracker:
@@ -32,12 +33,13 @@ class ProgressTracker:
     def heard(self, live: Mapping[str, LiveReport]) -> None:
         """The workers' present live reports."""
         now = self._clock()
+        if self._first_work is None and (working := [worker for worker, report in live.items() if report.tally.completion_tokens]):
+            # The tokens were made since the report before this one.
+            self._first_work = min(self._live[worker][1] if worker in self._live else now for worker in working)
         self._live = {
             worker: (report, now) if worker not in self._live or self._live[worker][0] != report else self._live[worker]
             for worker, report in live.items()
         }
-        if self._first_work is None and any(report.tally.completion_tokens for report in live.values()):
-            self._first_work = now
 
     def workers_heard(self, issued: Container[int]) -> int:
         """Number of workers that are not silent, or hold a shard in flight."""
@@ -62,7 +64,8 @@ class ProgressTracker:
         session = self._landed + live
         seconds = now - self._first_work if self._first_work is not None else 0.0
         left = counts.pending - live.rows
-        rate = session.rows / seconds if seconds > 0 else 0.0
+        measured = seconds >= RATE_SECONDS
+        rate = session.rows / seconds if measured else 0.0
         return RunProgress(
             rows_total=counts.total,
             rows_ok=counts.ok,
@@ -71,7 +74,7 @@ class ProgressTracker:
             shards_done=shards_done,
             in_flight=len(issued),
             tally=self._resumed + session,
-            tokens_per_second=session.completion_tokens / seconds if seconds > 0 else 0.0,
+            tokens_per_second=session.completion_tokens / seconds if measured else 0.0,
             eta_seconds=max(0, left) / rate if rate > 0 else None,
             elapsed=now - self._began,
             workers=workers,

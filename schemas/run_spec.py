@@ -94,23 +94,30 @@ class RunSpec(Wire):
         return min(self.shard_size, self.records - shard * self.shard_size)
 
     def contract(self) -> dict[str, Json]:
-        """The wire form without `run_id`: what a dataset's files are a function of, besides the backend."""
+        """What a dataset's files are a function of, besides the backend: the wire form without `run_id` and the names of model and head."""
         wire = self.encode()
         del wire["run_id"]
+        for field in ("model", "head"):
+            if isinstance(reference := wire[field], dict):
+                del reference["name"]
         return wire
 
     def differences(self, other: "RunSpec") -> list[str]:
-        """One line per contract field in which `other` differs: `field: mine / theirs`."""
+        """One line per contract field in which `other` differs: `field: mine / theirs`. A model under another name is the same model."""
         return [
             f"{field.name}: {_shown(getattr(self, field.name))} / {_shown(getattr(other, field.name))}"
             for field in fields(self)
-            if field.name != "run_id" and getattr(self, field.name) != getattr(other, field.name)
+            if field.name != "run_id" and _compared(getattr(self, field.name)) != _compared(getattr(other, field.name))
         ]
 
 
 def _check_interval(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name} must be in [{low}, {high}]; received {value}")
+
+
+def _compared(value: object) -> object:
+    return value.digest if isinstance(value, ModelRef) else value
 
 
 def _shown(value: object) -> str:

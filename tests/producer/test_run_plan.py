@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,16 @@ def test_other_options_are_refused_with_the_differences(options, change, says):
         plan(replace(options, **change))
     assert says in str(caught.value)
     assert "another --out" in str(caught.value)
+
+
+def test_the_same_model_under_another_name_is_the_same_run(options, tiny_llama, tmp_path):
+    trunk = tiny_llama(vocab_size=300, hidden=32, layers=1, heads=4, kv_heads=2, seed=8)
+    moved = tmp_path / "moved"
+    shutil.copytree(trunk, moved)
+    begun = begin(replace(options, model=str(trunk)))
+    resumed = plan(replace(options, model=str(moved))).spec
+    assert (resumed.run_id, resumed.model.name) == (begun.run_id, str(moved))
+    assert resumed.contract() == begun.contract()
 
 
 def test_changed_prompts_are_another_run(options):

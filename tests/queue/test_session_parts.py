@@ -100,6 +100,7 @@ def test_progress_adds_landed_and_live_rows_and_never_a_shard_twice() -> None:
     tracker.heard({"w": LiveReport(1, 3, Tally(rows=1, completion_tokens=10), None)})
     live = snapshot({3}, 5)
     assert (live.phase, live.tally.rows) == ("generating", 6)
+    assert (live.tokens_per_second, live.eta_seconds) == (0.0, None)  # no rate over an instant
     now = 12.0
     tracker.landed(report(3))
     landed = snapshot(set(), 7)
