@@ -56,7 +56,7 @@ class RunProgress:
         shards_done: landed shards.
         in_flight: shards handed out and not landed.
         tally: landed and live counts of this session; `rows` and `failed` also count the parts that were there before it.
-        tokens_per_second: completion tokens of this session per second since its first sign of work; 0 while that is less than a second ago.
+        tokens_per_second: completion tokens of this session per second since its first sign of work, 0 in its first second.
         eta_seconds: estimated time to the end, or None while there is nothing to estimate from.
         elapsed: seconds since the session began.
         workers: every worker that was heard of lately, by name.
