@@ -8,6 +8,7 @@ import click
 from producer.commands.demo import demo
 from producer.commands.model import model
 from producer.commands.run import run
+from producer.commands.verify import verify
 from producer.commands.worker import worker
 from schemas.errors import SpecmillError
 
@@ -33,7 +34,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, model):
+for _command in (run, demo, worker, verify, model):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a head
 DEFAULT_SHARD_SIZE = 64
 BROKER_VARIABLE = "SPECMILL_BROKER"
+VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
 ON_BAD_INPUT = ("refuse", "error-row")
 TEXT_SUFFIXES = (".txt", ".text")
 

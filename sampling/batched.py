@@ -178,6 +178,20 @@ class BatchedSampler:
             inf=np.where(failed, p.inf[everyone, accepted], 0),
         )
 
+    def target(self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64]) -> DistributionBatch:
+        """p at every position of a block, `[B, K + 1]`, given the block's first K tokens.
+
+        Args:
+            logits: `[B, K + 1, V]` float32, bfloat16 or float16, from the target.
+            rows: the rows; their keys are not read.
+            drafts: `[B, K] int64`.
+
+        Raises:
+            ValueError: the shape of `logits` does not fit.
+        """
+        _require_shape("logits", logits, (len(rows), drafts.shape[1] + 1, self.vocab_size))
+        return self._distributions(logits, rows, drafts, None)
+
     def _distributions(
         self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
     ) -> DistributionBatch:

@@ -40,9 +40,11 @@ _GENERATED = [
     pa.field("logprob_sum", pa.float64()),
 ]
 _LOGPROBS = pa.field("logprobs", pa.list_(pa.float64()))
+GENERATED_COLUMNS = frozenset((*(field.name for field in _GENERATED), _LOGPROBS.name))
+"""What the engine fills in a dataset row; everything else of it comes from the prompts file."""
 _LEADING = ("row", "record_id", "sample", "prompt", "messages", "bad_input")
 
-RESERVED_COLUMNS = frozenset((*_LEADING, *(field.name for field in _GENERATED), _LOGPROBS.name))
+RESERVED_COLUMNS = GENERATED_COLUMNS.union(_LEADING)
 """Names that a user's own column may not take; the source keeps such a column as `input_NAME`."""
 
 ATTEMPTS = pa.schema(

@@ -40,9 +40,8 @@ class Child:
         threading.Thread(target=self._read, daemon=True).start()
         while True:
             header, blob = self._jobs.get()
-            self._dropped.clear()
             try:
-                self._generate(RunSpec.decode(header["spec"]), blob)
+                self._work(header["op"], RunSpec.decode(header["spec"]), blob)
             except ShardDroppedError:
                 write_frame(self._sink, {"event": "dropped"})
             except SpecmillError as error:
@@ -51,12 +50,23 @@ class Child:
     def _read(self) -> None:
         while (frame := read_frame(self._source)) is not None:
             header, payload = frame
-            if header["op"] == "generate":
-                self._jobs.put((header, payload))
-            else:
+            if header["op"] == "drop":
                 self._dropped.set()
+            else:
+                self._dropped.clear()  # here, or a drop that comes while the model still loads would be forgotten
+                self._jobs.put((header, payload))
         # The parent is gone or wants us gone: nothing here needs an orderly end.
         os._exit(0)
+
+    def _work(self, op: str, spec: RunSpec, payload: bytes) -> None:
+        if op == "generate":
+            self._generate(spec, payload)
+        elif op == "load":
+            write_frame(self._sink, {"event": "loaded", "backend": self._engine_for(spec).backend.encode()})
+        elif op == "score":
+            self._score(spec, payload)
+        else:
+            raise EngineError(f"the engine knows the jobs generate, load and score; received {op!r}")
 
     def _generate(self, spec: RunSpec, blob_bytes: bytes) -> None:
         blob = table_from_bytes(blob_bytes)
@@ -78,6 +88,14 @@ class Child:
         tally = sum((completion.tally() for completion in completions), Tally())
         header = {"event": "rows", "backend": engine.backend.encode(), "tally": tally.encode(), "timings": asdict(timings)}
         write_frame(self._sink, header, table_to_bytes(completions_to_table(blob, completions, logprobs=spec.logprobs)))
+
+    def _score(self, spec: RunSpec, payload: bytes) -> None:
+        def on_row() -> None:
+            if self._dropped.is_set():
+                raise ShardDroppedError
+
+        scores = self._engine_for(spec).score(spec, table_from_bytes(payload), on_row)
+        write_frame(self._sink, {"event": "scores"}, table_to_bytes(scores))
 
     def _engine_for(self, spec: RunSpec) -> Engine:
         """The loaded engine, replaced when the spec names another model, head or profile."""

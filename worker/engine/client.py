@@ -23,6 +23,10 @@ END_SECONDS = 3.0  # patience with a child that was asked to end
 STDERR_LINES = 20
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class ShardOutcome:
     """What the engine made of one shard.
@@ -81,8 +85,47 @@ class EngineProcess:
             EngineCrashedError: the child died; the next call starts another.
             ModelError, HeadError, EngineError: what the child reports of itself; it lives on.
         """
+        request = {"op": "generate", "spec": spec.encode(), "shard": shard}
+        header, rows = self._ask(request, blob, f"shard {shard}", on_tally=on_tally, stopped=stopped)
+        seconds = {f"{name}_seconds": header["timings"][name] for name in ("load", "prefill", "draft", "verify", "commit")}
+        return ShardOutcome(
+            rows=rows,
+            backend=Backend.decode(header["backend"]),
+            tally=Tally.decode(header["tally"]),
+            peak_bytes=header["timings"]["peak_bytes"],
+            **seconds,
+        )
+
+    def load(self, spec: RunSpec, *, stopped: Callable[[], bool] = _never) -> Backend:
+        """Load what a spec names and say where it will run; errors as in `generate`."""
+        header, _ = self._ask({"op": "load", "spec": spec.encode()}, b"", "loading the model", stopped=stopped)
+        return Backend.decode(header["backend"])
+
+    def score(self, spec: RunSpec, rows: bytes, *, stopped: Callable[[], bool] = _never) -> bytes:
+        """What the target says of rows that exist; errors as in `generate`.
+
+        Args:
+            spec: the run's spec; its head is not used.
+            rows: Arrow IPC stream of a blob with the columns `sample` and `token_ids` (`schemas.scores`).
+            stopped: as in `generate`.
+
+        Returns:
+            Arrow IPC stream of `schemas.scores.SCORES`, in the order of the rows.
+        """
+        return self._ask({"op": "score", "spec": spec.encode()}, rows, "scoring rows", stopped=stopped)[1]
+
+    def _ask(
+        self,
+        request: dict[str, Any],
+        payload: bytes,
+        what: str,
+        *,
+        on_tally: Callable[[Tally], None] = lambda _: None,
+        stopped: Callable[[], bool],
+    ) -> tuple[dict[str, Any], bytes]:
+        """The frame that ends a job, unless it is an error, the end of the child, or the answer to giving the job up."""
         process = self._running()
-        self._send(process, {"op": "generate", "spec": spec.encode(), "shard": shard}, blob)
+        self._send(process, request, payload)
         dropping = False
         while True:
             if not dropping and stopped():
@@ -93,23 +136,16 @@ class EngineProcess:
             except queue.Empty:
                 continue
             if frame is None:
-                raise self._crash(f"shard {shard}")
-            header, payload = frame
+                raise self._crash(what)
+            header, answer = frame
             if header["event"] == "tally":
                 on_tally(Tally.decode(header["tally"]))
             elif dropping:
-                raise RunCancelledError(f"shard {shard} was given up")
+                raise RunCancelledError(f"{what} was given up")
             elif header["event"] == "error":
                 raise _reported_error(header)
-            elif header["event"] == "rows":
-                seconds = {f"{name}_seconds": header["timings"][name] for name in ("load", "prefill", "draft", "verify", "commit")}
-                return ShardOutcome(
-                    rows=payload,
-                    backend=Backend.decode(header["backend"]),
-                    tally=Tally.decode(header["tally"]),
-                    peak_bytes=header["timings"]["peak_bytes"],
-                    **seconds,
-                )
+            else:
+                return header, answer
 
     def close(self) -> None:
         """End the child: by the end of its input, then by SIGTERM, then by SIGKILL."""

@@ -105,8 +105,12 @@ class Completion:
 
 
 def requests_from_blob(blob: pa.Table, spec: RunSpec) -> list[Request]:
-    """The requests of a shard in dataset order: by record, then by sample."""
-    rows = blob.select([name for name in blob.column_names if name in ("record_id", "prompt", "messages", "bad_input")]).to_pylist()
+    """The requests of a shard in dataset order: by record, then by sample.
+
+    A blob with a `sample` column asks for that one sample of each record; that is how single rows are made again.
+    """
+    wanted = ("record_id", "prompt", "messages", "bad_input", "sample")
+    rows = blob.select([name for name in blob.column_names if name in wanted]).to_pylist()
     return [
         Request(
             index=index,
@@ -117,7 +121,7 @@ def requests_from_blob(blob: pa.Table, spec: RunSpec) -> list[Request]:
             bad_input=row["bad_input"],
         )
         for index, row in enumerate(rows)
-        for sample in range(spec.samples)
+        for sample in ((row["sample"],) if "sample" in row else range(spec.samples))
     ]
 
 

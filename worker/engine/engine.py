@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
+
 from schemas.profile import Backend
 from schemas.progress import Tally
 from schemas.run_spec import RunSpec
@@ -38,4 +40,13 @@ class Engine(Protocol):
         """One completion per request, in the same order; timings are added to.
 
         `on_cycle` is called after every cycle; whatever it raises ends the shard.
+        """
+
+    def score(self, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
+        """What the target says of rows that exist: `schemas.scores.SCORES`, in their order.
+
+        `on_row` is called before every row; whatever it raises ends the job.
+
+        Raises:
+            ModelError: an engine without a model.
         """

@@ -1,11 +1,12 @@
 """`MTPEngine`: completes a shard's requests with a target and its MTP head, one cohort per capacity."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
+import pyarrow as pa
 
 from sampling.batched import BatchedSampler
 from schemas.errors import ModelError, RowError
@@ -20,6 +21,7 @@ from worker.engine.engine import OnCycle, Timings
 from worker.engine.invariance import is_row_invariant
 from worker.engine.mtp_head import MTPHead
 from worker.engine.row import Row
+from worker.engine.teacher_forcing import score_rows
 from worker.engine.trunk import Trunk
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -70,6 +72,10 @@ class MTPEngine:
             self._complete_cohort(spec, capacity, rows, done, timings, on_cycle)
         timings.peak_bytes = mx.get_peak_memory()
         return [done[request.index, request.sample] for request in requests]
+
+    def score(self, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
+        """What the target says of rows that exist, by a forward pass over each."""
+        return score_rows(self._trunk, spec, rows, on_row)
 
     def _rows_by_capacity(
         self, spec: RunSpec, requests: Sequence[Request], done: dict[tuple[int, int], Completion]

@@ -2,10 +2,12 @@
 
 A frame is two big-endian uint32 (bytes of the JSON header, bytes of the payload), the header, the payload.
 
-Parent to child: `{"op": "generate", "spec": …, "shard": n}` with the shard blob as payload; `{"op": "drop"}` gives the running shard up;
-the end of the stream ends the child.
+Parent to child: `{"op": "generate", "spec": …, "shard": n}` with the shard blob as payload; `{"op": "load", "spec": …}`;
+`{"op": "score", "spec": …}` with rows of `schemas.scores` as payload; `{"op": "drop"}` gives the running job up; the end of the stream ends
+the child.
 Child to parent: `{"event": "tally", "tally": …}` about once a second; then one of `{"event": "rows", …}` with the rows as payload,
-`{"event": "dropped"}`, `{"event": "error", "type": …, "message": …}`.
+`{"event": "loaded", "backend": …}`, `{"event": "scores"}` with the scores as payload, `{"event": "dropped"}`,
+`{"event": "error", "type": …, "message": …}`.
 """
 
 import json

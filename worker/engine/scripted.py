@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from sampling.counter_rng import Purpose, uniform
 from schemas.errors import BadInputError, ModelError, NonFiniteLogitsError
@@ -61,6 +62,10 @@ class ScriptedEngine:
             completions.append(self._complete_one(spec, request, heartbeat))
             timings.verify += time.perf_counter() - started
         return completions
+
+    def score(self, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:  # noqa: ARG002 # the protocol is wider
+        """Refused: a script has no probabilities."""
+        raise ModelError("the scripted engine has no target distribution; its rows can be regenerated only")
 
     def _complete_one(self, spec: RunSpec, request: Request, heartbeat: Callable[[], None]) -> Completion:
         text = request.prompt or " ".join(message["content"] for message in request.messages or [])

@@ -1,0 +1,75 @@
+"""`Dataset`: a finished or unfinished dataset folder, opened for reading: its manifest and the tables of its part files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from producer.manifest_file import NAME, read_manifest
+from schemas.errors import InputError, LandingError
+from schemas.manifest import Manifest, ShardRecord
+from schemas.tables import GENERATED_COLUMNS
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A folder that `specmill run` made.
+
+    Attributes:
+        out: the folder.
+        manifest: its manifest.
+    """
+
+    out: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, out: Path) -> "Dataset":
+        """Read the manifest of a folder.
+
+        Raises:
+            InputError: there is none.
+            DecodeError: it cannot be read.
+        """
+        manifest = read_manifest(out) if out.is_dir() else None
+        if manifest is None:
+            raise InputError(f"{out} holds no dataset of specmill: there is no {NAME} in it")
+        return cls(out, manifest)
+
+    def path(self, shard: ShardRecord) -> Path:
+        """A part file's path."""
+        return self.out / shard.file
+
+    def table(self, shard: ShardRecord, columns: list[str] | None = None) -> pa.Table:
+        """The rows of one part file, or some of their columns.
+
+        Raises:
+            LandingError: the file is missing or broken.
+        """
+        try:
+            return pq.ParquetFile(self.path(shard)).read(columns=columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise LandingError(f"{self.path(shard)} cannot be read: {error}") from error
+
+
+def blob_of(rows: pa.Table) -> pa.Table:
+    """The blob that asks for dataset rows again, one request per row.
+
+    `sample` and `bad_input` are columns of it; `bad_input` is taken from the rows' own errors.
+
+    Args:
+        rows: dataset rows, schema `row_schema`.
+    """
+    names = [name for name in rows.column_names if name not in GENERATED_COLUMNS]
+    leading = [name for name in ("row", "record_id", "prompt", "messages") if name in names]
+    own = [name for name in names if name not in (*leading, "sample")]
+    bad = [error["message"] if error and error["type"] == "BadInputError" else None for error in rows["error"].to_pylist()]
+    table = rows.select([*leading, *own]).append_column("bad_input", pa.array(bad, pa.string()))
+    return table.append_column(rows.schema.field("sample"), rows["sample"]).combine_chunks()
+
+
+def row_name(row: dict[str, Any]) -> str:
+    """How people call a row: its record id, and its sample where it is not the first."""
+    return f"{row['record_id']}, sample {row['sample']}" if row["sample"] else str(row["record_id"])

@@ -1,0 +1,72 @@
+"""What can be said against a dataset's part files without a model: content digests, row counts, row names and seeds."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from producer.dataset import Dataset, row_name
+from producer.part_files import DATA, contract_digest, part_name
+from sampling.counter_rng import row_key
+from schemas.errors import LandingError
+from schemas.manifest import ShardRecord
+from schemas.run_spec import RunSpec
+from schemas.tables import content_digest
+from worker.landing import read_part_record
+
+PROBLEMS_SHOWN = 20  # per part file
+
+
+def check_files(dataset: Dataset) -> list[str]:
+    """One line per problem; empty when every part file is the one that the manifest lists, and every row has its own seed."""
+    manifest = dataset.manifest
+    problems: list[str] = []
+    if manifest.status != "complete":
+        problems.append(f"the run is not complete ({manifest.status}): {len(manifest.shards):,} of {manifest.spec.shards:,} shards landed")
+    listed = {shard.shard for shard in manifest.shards}
+    if manifest.status == "complete" and len(listed) != manifest.spec.shards:
+        problems.append(f"the manifest lists {len(listed):,} part files and the run has {manifest.spec.shards:,} shards")
+    names = {dataset.path(shard).name for shard in manifest.shards}
+    strangers = sorted(path.name for path in (dataset.out / DATA).glob("*.parquet") if path.name not in names)
+    problems += [f"{DATA}/{name} is not in the manifest" for name in strangers]
+    for shard in manifest.shards:
+        problems += _check_part(dataset, shard)
+    return problems
+
+
+def _check_part(dataset: Dataset, shard: ShardRecord) -> list[str]:
+    spec = dataset.manifest.spec
+    try:
+        table = dataset.table(shard)
+        record = read_part_record(dataset.path(shard))
+    except LandingError as error:
+        return [str(error)]
+    problems = []
+    if shard.file != part_name(spec, shard.shard):
+        problems.append(f"{shard.file} is not the name of shard {shard.shard}")
+    if record.contract != contract_digest(spec):
+        problems.append(f"{shard.file} carries the contract of another run than the manifest's")
+    if table.num_rows != shard.rows:
+        problems.append(f"{shard.file} has {table.num_rows:,} rows and the manifest says {shard.rows:,}")
+    found = content_digest(table)
+    if found != shard.content_digest:
+        problems.append(f"{shard.file} was changed after it was written: content digest {found[:12]}, manifest {shard.content_digest[:12]}")
+    if record.content_digest != shard.content_digest:
+        problems.append(
+            f"{shard.file} says content digest {record.content_digest[:12]} of itself, the manifest {shard.content_digest[:12]}"
+        )
+    named = list(_check_names(spec, shard, table))
+    if len(named) > PROBLEMS_SHOWN:
+        named = [*named[:PROBLEMS_SHOWN], f"{shard.file}: … and {len(named) - PROBLEMS_SHOWN:,} more rows like these"]
+    return problems + named
+
+
+def _check_names(spec: RunSpec, shard: ShardRecord, table: pa.Table) -> Iterator[str]:
+    """Rows out of order, missing or double, and seeds that are not the row's own."""
+    first = shard.shard * spec.shard_size
+    for index, row in enumerate(table.select(["row", "record_id", "sample", "seed"]).to_pylist()):
+        expected = (first + index // spec.samples, index % spec.samples)
+        if (row["row"], row["sample"]) != expected:
+            where = f"row {row['row']}, sample {row['sample']}; expected {expected[0]}, {expected[1]}"
+            yield f"{shard.file}: row {index} of the file is {where}"
+        if row["seed"] != (key := row_key(spec.seed, row["record_id"], row["sample"])):
+            yield f"{shard.file}: {row_name(row)}: seed {row['seed']} is not the key {key} of its id, sample and the run seed"

@@ -1,0 +1,63 @@
+"""Which rows of a dataset are looked at: all, a random sample, or those of some records."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from producer.dataset import Dataset
+from schemas.errors import InputError
+from schemas.manifest import ShardRecord
+
+
+@dataclass(frozen=True)
+class RowSelection:
+    """What was asked for; the first that is given counts.
+
+    Attributes:
+        every: all rows.
+        ids: record ids, all samples of each.
+        count: rows drawn at random without repetition, ≥ 1.
+        seed: of that draw.
+    """
+
+    every: bool = False
+    ids: tuple[str, ...] = ()
+    count: int = 100
+    seed: int = 0
+
+    def tables(self, dataset: Dataset) -> Iterator[tuple[ShardRecord, pa.Table]]:
+        """The chosen rows of every part file that has some, in dataset order.
+
+        Raises:
+            InputError: an id that the dataset does not have.
+            LandingError: a part file that cannot be read.
+        """
+        if self.ids and not self.every:
+            yield from self._by_id(dataset)
+            return
+        shards = dataset.manifest.shards
+        total = sum(shard.rows for shard in shards)
+        chosen = np.arange(total)
+        if not self.every and self.count < total:
+            chosen = np.sort(np.random.default_rng(self.seed).choice(total, self.count, replace=False))
+        first = 0
+        for shard in shards:
+            mine = chosen[(chosen >= first) & (chosen < first + shard.rows)] - first
+            first += shard.rows
+            if len(mine):
+                table = dataset.table(shard)
+                yield shard, table.take(pa.array(mine[mine < table.num_rows]))
+
+    def _by_id(self, dataset: Dataset) -> Iterator[tuple[ShardRecord, pa.Table]]:
+        missing = set(self.ids)
+        for shard in dataset.manifest.shards:
+            table = dataset.table(shard)
+            table = table.filter(pc.is_in(table["record_id"], pa.array(self.ids, pa.string())))
+            if table.num_rows:
+                missing -= set(table["record_id"].to_pylist())
+                yield shard, table
+        if missing:
+            raise InputError(f"the dataset has no record {sorted(missing)[0]!r}")

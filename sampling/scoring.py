@@ -1,0 +1,83 @@
+"""What the target says of tokens that exist already: their log p, how far an impossible one lies outside, and how surprising they are.
+
+Under exact sampling log p(token) - Σ p log p has mean 0 at every position, whatever the model and the config, and however a row ends: its
+sum over rows is a martingale. So Σ over its standard deviation is a z-score of "these tokens were drawn from this target".
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from sampling.batched import BatchedSampler, DistributionBatch
+from sampling.candidates import CandidateBatch
+from sampling.distribution import SparseDistribution, distribution_from_logits
+from sampling.penalties import apply_penalties
+from sampling.rows import RowBatch
+from schemas.errors import NonFiniteLogitsError
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Scores of T tokens in a row.
+
+    Attributes:
+        logprobs: `[T] float64`, log p; -inf where p is 0.
+        shortfall: `[T] float64`, nats; 0 where p > 0.
+        expected: `[T] float64`, Σ p log p: what log p of a drawn token is on average.
+        variance: `[T] float64`, of log p of a drawn token.
+    """
+
+    logprobs: NDArray[np.float64]
+    shortfall: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+
+def score_tokens(sampler: BatchedSampler, logits: mx.array, tokens: NDArray[np.int64], earlier: Counter[int]) -> TokenScores:
+    """Score tokens that follow each other.
+
+    Args:
+        sampler: of the target.
+        logits: `[T, V]`, the target's logits before each token.
+        tokens: `[T] int64`, in [0, V).
+        earlier: occurrences of the tokens of the completion before these.
+
+    Raises:
+        NonFiniteLogitsError: a position that is not a distribution.
+    """
+    count = len(tokens)
+    rows = RowBatch.of([0], [0], token_counts=[earlier])
+    p = sampler.target(logits[None], rows, tokens[None, :-1])
+    if p.bad.any():
+        place = int(np.flatnonzero(p.bad[0])[0])
+        raise NonFiniteLogitsError(int(p.nan[0, place]), int(p.inf[0, place]), sampler.vocab_size)
+    chosen = p.probability_of(tokens[None], np.arange(count)[None])[0]
+    shortfall = np.zeros(count)
+    for place in np.flatnonzero(chosen == 0.0).tolist():
+        counts = earlier + Counter(tokens[:place].tolist())
+        shortfall[place] = _shortfall(sampler, np.array(logits[place].astype(mx.float32)), counts, int(tokens[place]))
+    moments = np.array([_moments(p, place) for place in range(count)]).reshape(count, 2)
+    with np.errstate(divide="ignore"):
+        return TokenScores(np.log(chosen), shortfall, moments[:, 0], moments[:, 1])
+
+
+def _moments(p: DistributionBatch, place: int) -> tuple[float, float]:
+    """Mean and variance of log p of a token drawn at one place."""
+    if isinstance(p, CandidateBatch) and (0, place) not in p.wide:
+        values = p.probabilities[0, place]
+    else:
+        distribution = p.at(0, place)
+        values = distribution.probabilities if isinstance(distribution, SparseDistribution) else distribution
+    values = values[values > 0.0]
+    logs = np.log(values)
+    mean = float(values @ logs)
+    return mean, max(0.0, float(values @ (logs - mean) ** 2))
+
+
+def _shortfall(sampler: BatchedSampler, logits: NDArray[np.float32], counts: Counter[int], token: int) -> float:
+    kept = distribution_from_logits(logits, sampler.config, counts) > 0.0
+    penalised = np.asarray(apply_penalties(logits.astype(np.float64), sampler.config, counts), dtype=np.float64)
+    return float(max(0.0, penalised[kept].min() - penalised[token])) or np.finfo(np.float64).tiny

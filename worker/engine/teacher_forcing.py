@@ -1,0 +1,89 @@
+"""Teacher forcing: one forward pass over a prompt and its stored completion says what the target thinks of every stored token.
+
+The pass runs over one row in order, without cohort, drafts or rollback, so it also checks those. What follows from the tokens alone (text,
+finish reason) is replayed by the same `Row` that decoding uses.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sampling.batched import BatchedSampler
+from sampling.scoring import TokenScores, score_tokens
+from schemas.errors import RowError
+from schemas.run_spec import RunSpec
+from schemas.scores import SCORES
+from worker.engine.completion import Request, requests_from_blob
+from worker.engine.encoding import check_length, encode_prompt
+from worker.engine.row import Row
+from worker.engine.trunk import Trunk
+
+POSITIONS = 128  # scored at once: bounds the logits in memory to 128 × V float32, 125 MB at V = 248,320
+
+
+def score_rows(trunk: Trunk, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
+    """Score rows one by one.
+
+    Args:
+        trunk: the target.
+        spec: sampler, budget, stop strings and how prompts are encoded.
+        rows: a blob with `sample` and `token_ids`.
+        on_row: called before every row.
+
+    Returns:
+        A table of `SCORES`, in the order of the rows.
+    """
+    sampler = BatchedSampler(spec.sampler, trunk.vocab_size)
+    scored: list[dict[str, Any]] = []
+    for request, token_ids in zip(requests_from_blob(rows, spec), rows.column("token_ids").to_pylist(), strict=True):
+        on_row()
+        try:
+            scored.append(_score_row(trunk, sampler, spec, request, token_ids or []))
+        except RowError as error:
+            scored.append({"error": {"type": type(error).__name__, "message": str(error)}})
+    return pa.Table.from_pylist(scored, schema=SCORES)
+
+
+def _score_row(trunk: Trunk, sampler: BatchedSampler, spec: RunSpec, request: Request, token_ids: Sequence[int]) -> dict[str, Any]:
+    prompt_ids = encode_prompt(request, trunk.tokenizer, raw=spec.raw)
+    capacity = spec.profile.capacities[-1]
+    check_length(len(prompt_ids), spec.max_tokens, min(trunk.context or capacity, capacity - spec.profile.depth - 1))
+    if any(not 0 <= token < trunk.vocab_size for token in token_ids):
+        raise RowError(f"token ids must be in [0, {trunk.vocab_size - 1}]; received {min(token_ids)} to {max(token_ids)}")
+    tokens = np.array(token_ids, dtype=np.int64)
+    parts = _score_tokens(trunk, sampler, spec.profile.prefill_chunk, prompt_ids, tokens) if len(tokens) else []
+    logprobs = np.concatenate([part.logprobs for part in parts]) if parts else np.zeros(0)
+    possible = [np.isfinite(part.logprobs) for part in parts]
+    surprises = [part.logprobs[kept] - part.expected[kept] for part, kept in zip(parts, possible, strict=True)]
+    row = Row(request, prompt_ids, max_tokens=spec.max_tokens, stop=spec.stop, tokenizer=trunk.tokenizer, depth=0)
+    used = 0
+    for token, logprob in zip(token_ids, logprobs.tolist(), strict=True):
+        row.commit([token], [logprob], [])
+        used += 1
+        if row.finish_reason is not None:
+            break
+    ended = row.completion() if row.finish_reason is not None else None
+    return {
+        "prompt_tokens": len(prompt_ids),
+        "completion": ended.text if ended is not None else None,
+        "finish_reason": ended.finish_reason if ended is not None else None,
+        "tokens_used": used,
+        "logprobs": logprobs.tolist(),
+        "shortfall": [value for part in parts for value in part.shortfall.tolist()],
+        "surprise": float(sum(surprise.sum() for surprise in surprises)),
+        "surprise_variance": float(sum(part.variance[kept].sum() for part, kept in zip(parts, possible, strict=True))),
+    }
+
+
+def _score_tokens(trunk: Trunk, sampler: BatchedSampler, chunk: int, prompt_ids: list[int], tokens: np.ndarray) -> list[TokenScores]:
+    """Scores of a completion, in parts of at most POSITIONS tokens."""
+    hidden = trunk.read([*prompt_ids, *tokens[:-1].tolist()], chunk)[len(prompt_ids) - 1 :]
+    parts = []
+    for start in range(0, len(tokens), POSITIONS):
+        end = min(start + POSITIONS, len(tokens))
+        logits = trunk.logits(trunk.norm(hidden[start:end]))
+        parts.append(score_tokens(sampler, logits, tokens[start:end], Counter(tokens[:start].tolist())))
+    return parts
