@@ -45,8 +45,7 @@ def make_spec(args: argparse.Namespace, folder: Path, slots: int, depth: int) ->
     files = model_store.digest_folder(folder)
     head = None
     if depth:
-        head_path = model_store.resolve_head(args.mtp)
-        head_files = {head_path.name: model_store.digest_file(head_path)}
+        head_files = model_store.digest_head(model_store.resolve_head(args.mtp))
         head = ModelRef(args.mtp, model_store.combined_digest(head_files), head_files)
     return RunSpec(
         run_id="bench",

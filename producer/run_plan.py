@@ -16,7 +16,7 @@ from schemas.errors import InputError, RunMismatchError, SpecmillError
 from schemas.manifest import Manifest
 from schemas.profile import ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
-from worker.engine.model_store import combined_digest, digest_file, digest_folder, resolve_head, resolve_model
+from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
 
 LARGE_FILE = 50_000_000  # bytes; from here on reading takes long enough to say so
@@ -89,15 +89,14 @@ def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:
 
 
 def head_ref(name: str) -> ModelRef:
-    """A head as named, with its file's digest.
+    """A head as named, with the digest of its files.
 
     Raises:
         HeadError: there is no such head.
     """
     if is_scripted(name):
         return _scripted_ref(name)
-    path = resolve_head(name)
-    files = {path.name: digest_file(path)}
+    files = digest_head(resolve_head(name))
     return ModelRef(name, combined_digest(files), files)
 
 

@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from schemas.errors import DecodeError, HeadError
-from worker.engine.mtp_head import HeadContract, MTPHead
+from worker.engine.head_contract import HeadContract
+from worker.engine.mtp_head import MTPHead
 from worker.engine.static_cache import Cursor, StaticCache
 from worker.engine.trunk import Trunk
 
@@ -100,7 +101,7 @@ def test_pre_norm_choices_feed_the_other_hidden_states(tiny, trunk: Trunk, tmp_p
     ("change", "message"),
     [
         (lambda w: w.pop("fc.weight"), "fc.weight"),
-        (lambda w: w.update({"lm_head.weight": np.zeros((2, 2), np.float32)}), "unknown tensors \\['lm_head.weight'\\]"),
+        (lambda w: w.update({"extra.weight": np.zeros((2, 2), np.float32)}), "unknown tensors \\['extra.weight'\\]"),
         (lambda w: w.update({"ne.weight": np.zeros(5, np.float32)}), "ne.weight must have shape \\[32\\]; received \\[5\\]"),
         (lambda w: w.update({"draft_vocab": np.array([1, 1], np.int32)}), "distinct"),
         (lambda w: w.update({"draft_vocab": np.array([1, 300], np.int32)}), "\\[0, 299\\]; received ids from 1 to 300"),

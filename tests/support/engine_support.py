@@ -32,7 +32,7 @@ def make_spec(model: Path, head: Path | None, **changes: Any) -> RunSpec:
     profile_names = {field.name for field in dataclasses.fields(ExecutionProfile)}
     profile = {"slots": 4, "depth": 2, "capacities": (128, 256, 512), **{name: changes[name] for name in changes if name in profile_names}}
     files = model_store.digest_folder(model)
-    head_files = {head.name: model_store.digest_file(head)} if head is not None else {}
+    head_files = model_store.digest_head(head) if head is not None else {}
     spec = RunSpec(
         run_id="test",
         model=ModelRef(str(model), model_store.combined_digest(files), files),

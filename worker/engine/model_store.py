@@ -26,6 +26,7 @@ HUB_WEIGHTS = ("model*.safetensors", "mtp*.safetensors", "mtp/*.safetensors")
 HUB_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", *HUB_WEIGHTS)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
+HEAD_TENSOR = re.compile(r"(^|\.)mtp(_layers)?\.|\beh_proj\.|^(pre_fc_norm_|token_layernorm|ne\.weight)")  # one that only a head has
 DIGESTED = (
     "config.json",
     "generation_config.json",  # its end tokens decide where a row stops
@@ -78,11 +79,11 @@ def resolve_model(reference: str, *, offline: bool = False, report: Report = sil
 
 
 def resolve_head(reference: str) -> Path:
-    """The safetensors file of an MTP head.
+    """The safetensors file of an MTP head, or the model folder whose own weights include one.
 
     Args:
-        reference: a local safetensors file, or a folder that holds one under one of the usual names (`HEAD_FILES`) or under the name that
-            its config.json gives as `mlx_lm_extra_tensors.mtp_file`.
+        reference: a local safetensors file, or a folder that holds one under one of the usual names (`HEAD_FILES`), under the name that
+            its config.json gives as `mlx_lm_extra_tensors.mtp_file`, or among its model's weights.
 
     Raises:
         HeadError: nothing there, or not a safetensors file.
@@ -92,7 +93,9 @@ def resolve_head(reference: str) -> Path:
         candidates = [path / name for name in _named_head_files(path) + HEAD_FILES]
         found = [candidate for candidate in candidates if candidate.is_file()]
         if not found:
-            raise HeadError(f"{path} holds no MTP head: expected one of {', '.join(HEAD_FILES)}")
+            if head_files(path):
+                return path
+            raise HeadError(f"{path} holds no MTP head: expected one of {', '.join(HEAD_FILES)}, or weights that include one")
         path = found[0]
     elif not path.is_file():
         raise HeadError(
@@ -101,6 +104,18 @@ def resolve_head(reference: str) -> Path:
     if not _is_safetensors(path):
         raise HeadError(f"{path} is not a safetensors file")
     return path
+
+
+def head_files(path: Path) -> list[Path]:
+    """The files that hold a head: the file itself, or those of a model folder with tensors of an MTP head."""
+    if path.is_file():
+        return [path]
+    return [file for file in sorted(path.glob("*.safetensors")) if any(HEAD_TENSOR.search(name) for name in _tensor_names(file))]
+
+
+def digest_head(path: Path) -> dict[str, str]:
+    """sha256 in hex of every file that holds the head, by file name."""
+    return {file.name: digest_file(file) for file in head_files(path)}
 
 
 def digest_file(path: Path) -> str:
@@ -215,14 +230,23 @@ def _named_head_files(folder: Path) -> tuple[str, ...]:
 
 def _is_safetensors(path: Path) -> bool:
     """Whether a file starts like safetensors: the length of a JSON header in eight bytes, then the header."""
+    return _safetensors_header(path) is not None
+
+
+def _tensor_names(path: Path) -> list[str]:
+    return list(_safetensors_header(path) or {})
+
+
+def _safetensors_header(path: Path) -> dict[str, object] | None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= path.stat().st_size - 8:
-            return False
+            return None
         try:
-            return isinstance(json.loads(file.read(length)), dict)
+            header = json.loads(file.read(length))
         except ValueError:
-            return False
+            return None
+    return header if isinstance(header, dict) else None
 
 
 @contextlib.contextmanager

@@ -1,15 +1,11 @@
-"""`MTPHead`: the small network that drafts from the trunk's hidden states, and its contract.
+"""`MTPHead`: the small network that drafts from the trunk's hidden states.
 
-With hidden state h_t and next token x_{t+1} it computes fc(cat[norm(embedding(x_{t+1})), norm(h_t)]), one decoder block with a
-key/value cache of its own at position t, and a final norm; the logits of x_{t+2} are the trunk's output matrix on that. Deeper drafts feed
-the head its own output. This is the layout of Qwen3-Next's and DeepSeek-V3's MTP modules; where families differ, the contract says how.
-
-The file is safetensors: `ne.weight`, `nh.weight` (norms of embedding and hidden state), `fc.weight` [D, 2D], `block.*` (a Llama decoder
-layer, Hugging Face names), `norm.weight`, optionally `draft_vocab` [Vd] int32 in any order. Its metadata key `contract` holds a
-`HeadContract`.
+With hidden state h_t and next token x_{t+1} it computes fc(cat[norm(embedding(x_{t+1})), norm(h_t)]), one decoder block of the trunk's
+kind with a key/value cache of its own at position t, and a final norm; the logits of x_{t+2} are the trunk's output matrix on that. Deeper
+drafts feed the head its own output. Where families differ, the contract says how.
 """
 
-from dataclasses import dataclass
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +13,19 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models.llama import ModelArgs, TransformerBlock
 
 from schemas.errors import HeadError
-from schemas.wire import Wire
+from worker.engine.head_contract import HeadContract
+from worker.engine.head_file import HeadFile
 from worker.engine.layer_cache import LayerCache
 from worker.engine.static_cache import Cursor
 from worker.engine.trunk import Trunk
-
-CONCAT_ORDERS = ("embedding_hidden", "hidden_embedding")
-HIDDEN_CHOICES = ("post_norm", "pre_norm")
-
-
-@dataclass(frozen=True)
-class HeadContract(Wire):
-    """What acceptance depends on and exactness does not.
-
-    Attributes:
-        concat: order of the two halves of fc's input, `embedding_hidden` or `hidden_embedding`.
-        base_hidden: the trunk's hidden state that is fed: `post_norm` or `pre_norm` of the trunk's final norm.
-        recycled_hidden: the head's own hidden state that deeper drafts are fed: `post_norm` or `pre_norm` of the head's final norm.
-
-    Raises:
-        ValueError: another word.
-    """
-
-    concat: str = "embedding_hidden"
-    base_hidden: str = "post_norm"
-    recycled_hidden: str = "post_norm"
-
-    def __post_init__(self) -> None:
-        for name, choices in (("concat", CONCAT_ORDERS), ("base_hidden", HIDDEN_CHOICES), ("recycled_hidden", HIDDEN_CHOICES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; received {getattr(self, name)!r}")
 
 
 class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
     """One head of depth 1, applied recursively.
 
     Attributes:
-        contract: see `HeadContract`.
         draft_ids: the ids of the draft logits' columns, [Vd] int32, ascending; None when they are the vocabulary itself.
     """
 
@@ -66,7 +35,7 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         self.ne = nn.RMSNorm(width, eps=eps)
         self.nh = nn.RMSNorm(width, eps=eps)
         self.fc = nn.Linear(2 * width, width, bias=False)
-        self.block = TransformerBlock(ModelArgs.from_dict({**vars(trunk.args), "layer_types": None}))
+        self.block = _new_block(trunk)
         self.norm = nn.RMSNorm(width, eps=eps)
         # Leading underscores keep what is not a weight of the head out of its parameters.
         self._trunk = trunk
@@ -76,29 +45,26 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
 
     @classmethod
     def load(cls, path: Path, trunk: Trunk, dtype: mx.Dtype) -> "MTPHead":
-        """Load a head file for a trunk.
+        """Load a head for a trunk from a safetensors file or a model folder.
 
         Raises:
-            HeadError: not a safetensors file, missing, unknown or misshapen tensors, draft ids outside the vocabulary, or a bad contract.
+            HeadError: no head there, missing, unknown or misshapen tensors, draft ids outside the vocabulary, or a bad contract.
         """
-        try:
-            loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-        except (RuntimeError, ValueError) as error:
-            raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
-        weights: dict[str, mx.array] = loaded[0]
-        metadata: dict[str, str] = loaded[1]
-        contract = HeadContract.from_json(metadata["contract"]) if "contract" in metadata else HeadContract()
-        draft_vocab = weights.pop("draft_vocab", None)
-        draft_ids = _draft_ids(path, np.array(draft_vocab), trunk.vocab_size) if draft_vocab is not None else None
-        head = cls(trunk, contract, draft_ids)
+        file = HeadFile.read(path)
+        draft_ids = _draft_ids(path, file.draft_vocab, trunk.vocab_size) if file.draft_vocab is not None else None
+        head = cls(trunk, file.contract, draft_ids)
+        head._quantize_like(file.weights)
         expected: dict[str, mx.array] = dict(tree_flatten(head.parameters()))
-        missing, unknown = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
+        missing, unknown = sorted(set(expected) - set(file.weights)), sorted(set(file.weights) - set(expected))
         if missing or unknown:
-            raise HeadError(f"{path} does not fit: missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}")
-        for name, weight in weights.items():
+            raise HeadError(
+                f"{path} ({file.layout} layout) does not fit the trunk: "
+                f"missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}"
+            )
+        for name, weight in file.weights.items():
             if weight.shape != expected[name].shape:
                 raise HeadError(f"{path}: {name} must have shape {list(expected[name].shape)}; received {list(weight.shape)}")
-        head.load_weights(list(weights.items()))
+        head.load_weights(list(file.weights.items()))
         head.set_dtype(dtype)
         if head._output_rows is not None:
             head._output_rows = head._output_rows.astype(dtype)
@@ -139,6 +105,26 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         if self._output_rows is None:
             return self._trunk.logits(normed)
         return normed @ self._output_rows.T
+
+    def _quantize_like(self, weights: dict[str, mx.array]) -> None:
+        """Quantize the modules that come with scales; bits and group size follow from the shapes, module by module."""
+        shapes = {name: value.shape for name, value in tree_flatten(self.parameters())}
+
+        def decide(path: str, _: nn.Module) -> bool | dict[str, int]:
+            if (scales := weights.get(f"{path}.scales")) is None:
+                return False
+            inner = shapes[f"{path}.weight"][-1]
+            return {"group_size": inner // scales.shape[-1], "bits": weights[f"{path}.weight"].shape[-1] * 32 // inner}
+
+        if any(name.endswith(".scales") for name in weights):
+            nn.quantize(self, class_predicate=decide)
+
+
+def _new_block(trunk: Trunk) -> Any:
+    """A fresh decoder layer of the kind of the trunk's last attention layer."""
+    index, kind = next((i, type(layer)) for i, layer in reversed(list(enumerate(trunk.body.layers))) if hasattr(layer, "self_attn"))
+    takes_index = "layer_idx" in inspect.signature(kind).parameters
+    return kind(trunk.args, layer_idx=index) if takes_index else kind(trunk.args)
 
 
 def _draft_ids(path: Path, draft_vocab: np.ndarray, vocab_size: int) -> np.ndarray:
