@@ -60,7 +60,7 @@ class MTPEngine:
         head = None
         if spec.head is not None and spec.profile.depth > 0:
             path = model_store.resolve_head(spec.head.name)
-            _check_digest(spec.head, {path.name: model_store.digest_file(path)}, path)
+            _check_digest(spec.head, model_store.digest_head(path), path)
             head = MTPHead.load(path, trunk, dtype)
         return cls(trunk, head, spec.profile)
 
