@@ -14,10 +14,13 @@ from schemas.profile import Backend, ExecutionProfile
 from schemas.progress import Tally
 from schemas.run_spec import ModelRef, RunSpec
 from worker.engine import blas, model_store
-from worker.engine.cohort import Cohort, CohortShape
+from worker.engine.cohort import Cohort
+from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion, Request
+from worker.engine.drafter import Drafter, NoDrafter
 from worker.engine.encoding import check_length, encode_prompt
 from worker.engine.engine import OnCycle, Timings
+from worker.engine.head_drafter import HeadDrafter
 from worker.engine.invariance import is_row_invariant
 from worker.engine.mtp_head import MTPHead
 from worker.engine.row import Row
@@ -130,7 +133,9 @@ class MTPEngine:
             elastic=elastic,
         )
         draft_ids = self._head.draft_ids if self._head is not None else None
-        cohort = Cohort(self._trunk, self._head, BatchedSampler(spec.sampler, self._trunk.vocab_size, draft_ids), shape, timings)
+        sampler = BatchedSampler(spec.sampler, self._trunk.vocab_size, draft_ids)
+        drafter: Drafter = NoDrafter() if self._head is None else HeadDrafter(self._head, sampler, shape)
+        cohort = Cohort(self._trunk, drafter, sampler, shape, timings)
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())
