@@ -7,6 +7,7 @@ import click
 
 from producer.commands.demo import demo
 from producer.commands.model import model
+from producer.commands.report import report
 from producer.commands.run import run
 from producer.commands.verify import verify
 from producer.commands.worker import worker
@@ -34,7 +35,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, verify, model):
+for _command in (run, demo, worker, verify, report, model):
     main.add_command(_command)
 
 if __name__ == "__main__":
