@@ -113,6 +113,10 @@ def _attempt_row(report: AttemptReport) -> dict[str, Any]:
         "prompt_tokens": report.tally.prompt_tokens,
         "completion_tokens": report.tally.completion_tokens,
         "tokens_per_second": report.tally.completion_tokens / busy if busy > 0 else 0.0,
+        "drafted": sum(report.tally.drafted_by_depth),
+        "accepted": sum(report.tally.accepted_by_depth),
+        "expected_accepted": report.tally.expected_accepted,
+        "accepted_variance": report.tally.accepted_variance,
     }
 
 

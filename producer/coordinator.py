@@ -16,6 +16,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from producer.attempts_log import AttemptsLog
+from producer.calibration import CalibrationWatch
 from producer.local_workers import LocalWorkers
 from producer.manifest_file import read_manifest, versions, write_manifest
 from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
@@ -76,6 +77,7 @@ class Coordinator:
         workers: LocalWorkers | None = None,
         attempt_cap: int = ATTEMPT_CAP,
         lease_seconds: float = LEASE_SECONDS,
+        calibration: CalibrationWatch | None = None,
     ) -> None:
         """Args.
 
@@ -88,6 +90,7 @@ class Coordinator:
             workers: started here and tended by this session; None when all workers are elsewhere.
             attempt_cap: attempts at a shard before its rows become error rows, ≥ 1.
             lease_seconds: the workers' lease time.
+            calibration: ends the session when an engine contradicts itself; None lets it go on.
         """
         self.spec = spec
         self._out = out
@@ -96,6 +99,7 @@ class Coordinator:
         self._on_progress = on_progress
         self._workers = workers
         self._lease_seconds = lease_seconds
+        self._calibration = calibration
         self._client = make_client(broker_url)
         self._ledger = Ledger(self._client, spec.run_id)
         self._app = make_app(broker_url)
@@ -137,6 +141,7 @@ class Coordinator:
             LandingError: a part file that cannot be written, or one that is foreign or broken.
             InputError: the prompts file has changed.
             BrokerError: the broker cannot be reached at the start, or refuses a command.
+            CalibrationError: an engine that contradicts itself; its last shard is not landed.
             ModelError, EngineError, DecodeError: what workers report again and again; the message names the worker.
         """
         self._open_folder()
@@ -283,6 +288,8 @@ class Coordinator:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unreadable: {error}"))
             return
+        if self._calibration is not None:
+            self._calibration.check(report)
         self._land(shard, table, report)
         self._faults_in_row = 0
         if self._workers is not None:

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from producer.calibration import by_part
 from producer.run_progress import RunProgress, WorkerView
 
 PLAIN_SECONDS = 10.0  # between two plain lines
@@ -167,6 +168,8 @@ def _rates(progress: RunProgress) -> list[str]:
     ]
     parts += [f"acceptance {' '.join(shares)}"] if shares else []
     parts += [f"{tally.completion_tokens / tally.cycles:.2f} tokens/cycle"] if shares and tally.cycles else []
+    z = by_part(tally)["in total"].z
+    parts += [f"calibration z {z:+.1f}"] if z is not None else []
     return parts + ([f"ETA {clock(progress.eta_seconds)}"] if progress.eta_seconds is not None and progress.phase == "generating" else [])
 
 

@@ -5,6 +5,7 @@ import contextlib
 import redis
 
 from producer.broker import EmbeddedBroker
+from producer.calibration import CalibrationWatch
 from producer.coordinator import Coordinator
 from producer.dataset_card import dataset_card, write_card
 from producer.local_workers import LocalWorkers
@@ -64,7 +65,9 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
         workers = stack.enter_context(LocalWorkers(options.workers, broker_url, lock.folder)) if options.workers else None
-        coordinator = Coordinator(plan.spec, options.out, broker_url, ShardSource(plan.source), show, workers=workers)
+        watch = None if options.ignore_calibration else CalibrationWatch()
+        source = ShardSource(plan.source)
+        coordinator = Coordinator(plan.spec, options.out, broker_url, source, show, workers=workers, calibration=watch)
         try:
             manifest = coordinator.run(stop)
         except redis.RedisError as error:

@@ -41,6 +41,7 @@ class RunOptions:
         on_bad_input: `refuse` or `error-row`.
         raw: encode prompts as they stand, without the chat template.
         logprobs: store every token's log-probability.
+        ignore_calibration: go on when an engine contradicts itself.
     """
 
     prompts: Path
@@ -63,6 +64,7 @@ class RunOptions:
     on_bad_input: str = "refuse"
     raw: bool = False
     logprobs: bool = False
+    ignore_calibration: bool = False
 
     @property
     def resolved_depth(self) -> int:

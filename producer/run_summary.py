@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from producer.calibration import Calibration, by_part
 from schemas.manifest import Manifest
+from schemas.progress import Tally
 
 FAILURES_SHOWN = 5
-Z_LIMIT = 5.0  # beyond it the engine is broken (docs: exactness, level 4)
 _COLUMNS = ("record_id", "sample", "error", "prompt_tokens", "completion_tokens", "finish_reason", "acceptance")
 
 
@@ -36,6 +37,8 @@ class RunSummary:
         accepted_by_depth: accepted ones among them.
         expected_accepted: Σα over the judged drafts.
         accepted_variance: Σα(1-α) over the judged drafts.
+        expected_by_depth: Σα at depth 1, 2, …
+        variance_by_depth: Σα(1-α) likewise.
         seconds: wall time of this session's generation; None when nothing was left to do.
         tokens_per_second: completion tokens per second of this session; None likewise.
         warnings: what the user should know about their columns.
@@ -55,6 +58,8 @@ class RunSummary:
     accepted_by_depth: list[int] = field(default_factory=list)
     expected_accepted: float = 0.0
     accepted_variance: float = 0.0
+    expected_by_depth: list[float] = field(default_factory=list)
+    variance_by_depth: list[float] = field(default_factory=list)
     seconds: float | None = None
     tokens_per_second: float | None = None
     warnings: list[str] = field(default_factory=list)
@@ -85,9 +90,20 @@ class RunSummary:
     @property
     def z(self) -> float | None:
         """(accepted - Σα) / √Σα(1-α); None without a draft whose fate was open."""
-        if self.accepted_variance <= 0:
-            return None
-        return (sum(self.accepted_by_depth) - self.expected_accepted) / math.sqrt(self.accepted_variance)
+        return Calibration(sum(self.accepted_by_depth), self.expected_accepted, self.accepted_variance).z
+
+    @property
+    def calibrations(self) -> dict[str, Calibration]:
+        """In total, and at every depth."""
+        return by_part(
+            Tally(
+                accepted_by_depth=tuple(self.accepted_by_depth),
+                expected_accepted=self.expected_accepted,
+                accepted_variance=self.accepted_variance,
+                expected_by_depth=tuple(self.expected_by_depth),
+                variance_by_depth=tuple(self.variance_by_depth),
+            )
+        )
 
     def text(self) -> str:
         """The closing summary, for people."""
@@ -97,7 +113,7 @@ class RunSummary:
             lines += [f"    {failure}" for failure in self.first_failures]
             if self.failed > len(self.first_failures):
                 lines.append(f"    … and {self.failed - len(self.first_failures):,} more: rows with a non-null `error`")
-        speed = f"; {self.tokens_per_second:,.1f} tok/s over {_duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
+        speed = f"; {self.tokens_per_second:,.1f} tok/s over {duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
         lines.append(f"  tokens      {self.completion_tokens:,} generated, {self.prompt_tokens:,} of prompts{speed}")
         if self.drafted_by_depth:
             depths = "  ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(self.acceptance_by_depth, 1) if not math.isnan(share))
@@ -105,12 +121,13 @@ class RunSummary:
                 f"  acceptance  by depth {depths}" + (f", {self.tokens_per_cycle:.2f} tokens per cycle" if self.tokens_per_cycle else "")
             )
         if self.z is not None:
+            parts = self.calibrations
+            broken = [where for where, calibration in parts.items() if calibration.broken]
             verdict = (
-                "as exact sampling expects"
-                if abs(self.z) <= Z_LIMIT
-                else f"BEYOND {Z_LIMIT:g}: the engine is broken, do not use this dataset"
+                f"BROKEN {', '.join(broken)}: the engine is broken, do not use this dataset" if broken else "as exact sampling expects"
             )
-            lines.append(f"  calibration z = {self.z:+.2f}, {verdict}")
+            depths = "  ".join(f"{where[9:]}: {c.z:+.2f}" for where, c in parts.items() if where != "in total" and c.z is not None)
+            lines.append(f"  calibration z = {self.z:+.2f}, {verdict}" + (f"; by depth {depths}" if depths else ""))
         lines += [f"  note        {warning}" for warning in self.warnings]
         lines.append(f"  files       {self.files:,} in {self.out / 'data'}, {self.size / 1e6:,.1f} MB")
         lines.append(
@@ -136,22 +153,25 @@ class RunSummary:
         self.cycles += pc.sum(field_of["cycles"]).as_py() or 0
         self.expected_accepted += math.fsum(field_of["expected_accepted"].drop_null().to_pylist())
         self.accepted_variance += math.fsum(field_of["accepted_variance"].drop_null().to_pylist())
-        self.drafted_by_depth = _add(self.drafted_by_depth, _by_depth(field_of["drafted_by_depth"]))
-        self.accepted_by_depth = _add(self.accepted_by_depth, _by_depth(field_of["accepted_by_depth"]))
+        for name in ("drafted_by_depth", "accepted_by_depth"):
+            setattr(self, name, [int(total) for total in _add(getattr(self, name), _by_depth(field_of[name]))])
+        for name in ("expected_by_depth", "variance_by_depth"):
+            if name in field_of:  # datasets of the first versions have the totals only
+                setattr(self, name, _add(getattr(self, name), _by_depth(field_of[name])))
 
 
-def _by_depth(lists: pa.Array) -> list[int]:
+def _by_depth(lists: pa.Array) -> list[float]:
     """Sums over rows of the lists' first, second, … entries."""
     lists = lists.drop_null()
-    values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     depth = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return [int(total) for total in np.bincount(depth, weights=values)] if len(values) else []
+    return [float(total) for total in np.bincount(depth, weights=values)] if len(values) else []
 
 
-def _add(left: list[int], right: list[int]) -> list[int]:
+def _add(left: list[float], right: list[float]) -> list[float]:
     width = max(len(left), len(right))
-    padded = [side + [0] * (width - len(side)) for side in (left, right)]
+    padded = [[*side, *[0.0] * (width - len(side))] for side in (left, right)]
     return [a + b for a, b in zip(*padded, strict=True)]
 
 
@@ -160,7 +180,8 @@ def _one_line(text: str) -> str:
     return first if len(first) <= 160 else first[:157] + "…"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """`1.5 s`, `3 min 20 s`, `2 h 05 min`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from producer.calibration_check import calibration_lines
 from producer.dataset import Dataset, blob_of, row_name
 from producer.environment import Environment, backend_differences, look_around
 from producer.file_check import check_files
@@ -68,6 +69,8 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
     if request.files:
         report.files = len(dataset.manifest.shards)
         report.file_problems = check_files(dataset)
+        if not report.file_problems:
+            report.calibration, report.calibration_broken = calibration_lines(dataset)
     environment = look_around(dataset.manifest, model=request.model, head=request.mtp, note=note)
     report.environment += environment.notes
     if environment.model_problem:

@@ -71,6 +71,10 @@ class BrokerError(SpecmillError):
     """The broker cannot be started, reached or trusted."""
 
 
+class CalibrationError(SpecmillError):
+    """Accepted drafts and their acceptance probabilities contradict each other: the engine does not sample what it says."""
+
+
 class LandingError(SpecmillError):
     """A part file that could not be written whole, or one that holds something else."""
 

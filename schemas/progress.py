@@ -1,9 +1,12 @@
 """`Tally` and `AttemptReport`: what an engine says of its work, while it works and when a shard is done."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from schemas.profile import Backend
 from schemas.wire import Wire
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Tally(Wire):
         accepted_by_depth: drafts accepted at depth 1, 2, …
         expected_accepted: Σα over the drafts that were judged.
         accepted_variance: Σα(1-α) over the same drafts.
+        expected_by_depth: Σα of the judged drafts at depth 1, 2, …
+        variance_by_depth: Σα(1-α) likewise.
     """
 
     rows: int = 0
@@ -31,6 +36,8 @@ class Tally(Wire):
     accepted_by_depth: tuple[int, ...] = ()
     expected_accepted: float = 0.0
     accepted_variance: float = 0.0
+    expected_by_depth: tuple[float, ...] = ()
+    variance_by_depth: tuple[float, ...] = ()
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -43,6 +50,8 @@ class Tally(Wire):
             accepted_by_depth=_add(self.accepted_by_depth, other.accepted_by_depth),
             expected_accepted=self.expected_accepted + other.expected_accepted,
             accepted_variance=self.accepted_variance + other.accepted_variance,
+            expected_by_depth=_add(self.expected_by_depth, other.expected_by_depth),
+            variance_by_depth=_add(self.variance_by_depth, other.variance_by_depth),
         )
 
 
@@ -83,6 +92,6 @@ class AttemptReport(Wire):
     tally: Tally
 
 
-def _add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+def _add(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, ...]:
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
     return tuple(count + (shorter[i] if i < len(shorter) else 0) for i, count in enumerate(longer))

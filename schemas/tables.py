@@ -25,6 +25,8 @@ ACCEPTANCE = pa.struct(
         pa.field("accepted_by_depth", pa.list_(pa.int32())),
         pa.field("expected_accepted", pa.float64()),
         pa.field("accepted_variance", pa.float64()),
+        pa.field("expected_by_depth", pa.list_(pa.float64())),
+        pa.field("variance_by_depth", pa.list_(pa.float64())),
     ]
 )
 
@@ -69,6 +71,10 @@ ATTEMPTS = pa.schema(
         pa.field("prompt_tokens", pa.int64()),
         pa.field("completion_tokens", pa.int64()),
         pa.field("tokens_per_second", pa.float64()),
+        pa.field("drafted", pa.int64()),
+        pa.field("accepted", pa.int64()),
+        pa.field("expected_accepted", pa.float64()),
+        pa.field("accepted_variance", pa.float64()),
     ]
 )
 

@@ -81,6 +81,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")
 @click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
+@click.option("--ignore-calibration", is_flag=True, help="Go on when accepted drafts contradict their acceptance probabilities.")
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
 def run(quiet: bool, **given: Any) -> None:
     """Turn PROMPTS into a Parquet dataset in --out.

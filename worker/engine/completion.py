@@ -42,8 +42,44 @@ class Acceptance:
     bonus: int = 0
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
-    expected_accepted: float = 0.0
-    accepted_variance: float = 0.0
+    expected_by_depth: list[float] = field(default_factory=list)
+    variance_by_depth: list[float] = field(default_factory=list)
+
+    @classmethod
+    def at_depth(cls, depth: int) -> "Acceptance":
+        """Nothing yet, with room for drafts at depths 1 to `depth`."""
+        return cls(0, 0, 0, [0] * depth, [0] * depth, [0.0] * depth, [0.0] * depth)
+
+    @property
+    def expected_accepted(self) -> float:
+        """Σα over the judged drafts."""
+        return sum(self.expected_by_depth)
+
+    @property
+    def accepted_variance(self) -> float:
+        """Σα(1-α) over the judged drafts."""
+        return sum(self.variance_by_depth)
+
+    def judge(self, depth: int, alpha: float) -> None:
+        """Count a draft that was judged; `depth` counts from 0."""
+        self.expected_by_depth[depth] += alpha
+        self.variance_by_depth[depth] += alpha * (1.0 - alpha)
+
+    def tally(self, *, prompt_tokens: int, completion_tokens: int, rows: int = 0, failed: int = 0) -> Tally:
+        """The row's part of its shard's tally."""
+        return Tally(
+            rows=rows,
+            failed=failed,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cycles=self.cycles,
+            drafted_by_depth=tuple(self.drafted_by_depth),
+            accepted_by_depth=tuple(self.accepted_by_depth),
+            expected_accepted=self.expected_accepted,
+            accepted_variance=self.accepted_variance,
+            expected_by_depth=tuple(self.expected_by_depth),
+            variance_by_depth=tuple(self.variance_by_depth),
+        )
 
     def column(self) -> dict[str, object]:
         """The value of the `acceptance` column."""
@@ -57,6 +93,8 @@ class Acceptance:
             "accepted_by_depth": self.accepted_by_depth,
             "expected_accepted": self.expected_accepted,
             "accepted_variance": self.accepted_variance,
+            "expected_by_depth": self.expected_by_depth,
+            "variance_by_depth": self.variance_by_depth,
         }
 
 
@@ -91,16 +129,8 @@ class Completion:
 
     def tally(self) -> Tally:
         """This row's part of its shard's tally."""
-        return Tally(
-            rows=1,
-            failed=int(self.error is not None),
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=len(self.token_ids),
-            cycles=self.acceptance.cycles,
-            drafted_by_depth=tuple(self.acceptance.drafted_by_depth),
-            accepted_by_depth=tuple(self.acceptance.accepted_by_depth),
-            expected_accepted=self.acceptance.expected_accepted,
-            accepted_variance=self.acceptance.accepted_variance,
+        return self.acceptance.tally(
+            rows=1, failed=int(self.error is not None), prompt_tokens=self.prompt_tokens, completion_tokens=len(self.token_ids)
         )
 
 

@@ -28,7 +28,7 @@ class Row:
         self.logprobs: list[float] = []
         self.counts: Counter[int] = Counter()
         self.finish_reason: str | None = None
-        self.acceptance = Acceptance(drafted_by_depth=[0] * depth, accepted_by_depth=[0] * depth)
+        self.acceptance = Acceptance.at_depth(depth)
         self._max_tokens = max_tokens
         self._stop = tuple(stop)
         self._eos_ids = frozenset(tokenizer.eos_token_ids)
@@ -63,8 +63,7 @@ class Row:
 
     def _count(self, index: int, depth: int, *, accepted: bool, alpha: float | None) -> None:
         if alpha is not None:
-            self.acceptance.expected_accepted += alpha
-            self.acceptance.accepted_variance += alpha * (1.0 - alpha)
+            self.acceptance.judge(index, alpha)
         if accepted:
             self.acceptance.accepted_by_depth[index] += 1
         elif index == depth:
@@ -111,12 +110,4 @@ class Row:
 
     def tally(self) -> Tally:
         """The counts of a row that is still running."""
-        return Tally(
-            prompt_tokens=len(self.prompt_ids),
-            completion_tokens=len(self.token_ids),
-            cycles=self.acceptance.cycles,
-            drafted_by_depth=tuple(self.acceptance.drafted_by_depth),
-            accepted_by_depth=tuple(self.acceptance.accepted_by_depth),
-            expected_accepted=self.acceptance.expected_accepted,
-            accepted_variance=self.acceptance.accepted_variance,
-        )
+        return self.acceptance.tally(prompt_tokens=len(self.prompt_ids), completion_tokens=len(self.token_ids))

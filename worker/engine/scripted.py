@@ -6,6 +6,7 @@ Its model name carries its script: `scripted`, or `scripted:` and comma-separate
     fail_on=TEXT     a prompt that contains TEXT becomes an error row
     crash_on=TEXT    a prompt that contains TEXT ends the process with exit code 139
     hang_on=TEXT     a prompt that contains TEXT never returns
+    claims=0.9       the α that it says of every draft; the share that it accepts stays 0.7, so anything else is a broken engine
 """
 
 import os
@@ -26,7 +27,7 @@ from worker.engine.engine import OnCycle, Timings
 
 ACCEPTANCE = 0.7  # the scripted α of every draft
 VOCABULARY = 1000
-OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on")
+OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on", "claims")
 
 
 def is_scripted(model_name: str) -> bool:
@@ -47,6 +48,7 @@ class ScriptedEngine:
         self.fail_on = options.get("fail_on")
         self.crash_on = options.get("crash_on")
         self.hang_on = options.get("hang_on")
+        self.claims = float(options.get("claims", ACCEPTANCE))
         self.backend = Backend(device="cpu", chip=platform.machine(), mlx="-", blas="", row_invariant=True)
 
     def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
@@ -79,10 +81,10 @@ class ScriptedEngine:
         while (left := deadline - time.monotonic()) > 0 or (self.hang_on and self.hang_on in text):
             time.sleep(max(0.0, min(left, 0.05)) if left > 0 else 0.05)
             heartbeat()
-        return _scripted_completion(spec, request, prompt_tokens=len(text.split()))
+        return _scripted_completion(spec, request, prompt_tokens=len(text.split()), claims=self.claims)
 
 
-def _scripted_completion(spec: RunSpec, request: Request, prompt_tokens: int) -> Completion:
+def _scripted_completion(spec: RunSpec, request: Request, prompt_tokens: int, claims: float) -> Completion:
     draws = uniform(request.key, np.arange(spec.max_tokens + 1), Purpose.DRAFT).tolist()
     length = 1 + int(draws[-1] * spec.max_tokens)
     tokens = [int(draw * VOCABULARY) for draw in draws[:length]]
@@ -92,13 +94,13 @@ def _scripted_completion(spec: RunSpec, request: Request, prompt_tokens: int) ->
         text=" ".join(f"w{token}" for token in tokens),
         token_ids=tokens,
         finish_reason="stop" if length < spec.max_tokens else "length",
-        acceptance=_scripted_acceptance(draws, length, spec.profile.depth),
+        acceptance=_scripted_acceptance(draws, length, spec.profile.depth, claims),
         logprobs=[-1.0] * length,
     )
 
 
-def _scripted_acceptance(draws: list[float], length: int, depth: int) -> Acceptance:
-    acceptance = Acceptance(drafted_by_depth=[0] * depth, accepted_by_depth=[0] * depth)
+def _scripted_acceptance(draws: list[float], length: int, depth: int, claims: float) -> Acceptance:
+    acceptance = Acceptance.at_depth(depth)
     position = 0
     while position < length:
         acceptance.cycles += 1
@@ -106,8 +108,7 @@ def _scripted_acceptance(draws: list[float], length: int, depth: int) -> Accepta
             acceptance.drafted_by_depth[draft] += 1
         accepted = 0
         while accepted < depth and position + accepted < length:
-            acceptance.expected_accepted += ACCEPTANCE
-            acceptance.accepted_variance += ACCEPTANCE * (1 - ACCEPTANCE)
+            acceptance.judge(accepted, claims)
             if draws[position + accepted] >= ACCEPTANCE:
                 break
             acceptance.accepted_by_depth[accepted] += 1
