@@ -7,6 +7,7 @@ from schemas.sampler import SamplerConfig
 from schemas.wire import Json, Wire
 
 COUPLINGS = ("rejection",)
+DRAFTERS = ("head", "model", "lookup", "auto")
 MAX_SEED = 2**64 - 1
 MAX_SAMPLES = 10_000
 MAX_SHARD_ROWS = 10_000
@@ -34,7 +35,7 @@ class RunSpec(Wire):
     Attributes:
         run_id: the ledger's name of the run; letters and digits, not part of the contract.
         model: the target.
-        head: the MTP head that drafts, or None (then `profile.depth` is 0).
+        head: the MTP head, or None.
         sampler: one configuration for target and draft.
         max_tokens: completion budget in tokens, ≥ 1.
         stop: stop strings, none empty; the completion is cut before the first one.
@@ -47,6 +48,9 @@ class RunSpec(Wire):
         shard_size: records per shard, 1 to 10,000; fixes the part files, never a row.
         records: number of records in the prompts file.
         prompts_digest: sha256 over the canonical records.
+        drafter: who drafts when `profile.depth` > 0: the `head`, the draft `model`, the `lookup` of n-grams in the row's own text, or
+            `auto` (lookup where it finds a long match, else the head or the draft model).
+        draft_model: the separate draft model, or None.
 
     Raises:
         ValueError: a value outside its interval.
@@ -67,6 +71,8 @@ class RunSpec(Wire):
     shard_size: int
     records: int
     prompts_digest: str
+    drafter: str = "head"
+    draft_model: ModelRef | None = None
 
     def __post_init__(self) -> None:
         if not (self.run_id.isalnum() and self.run_id.isascii() and len(self.run_id) <= 64):
@@ -80,8 +86,14 @@ class RunSpec(Wire):
             raise ValueError(f"coupling must be one of {', '.join(COUPLINGS)}; received {self.coupling!r}")
         if any(not text for text in self.stop):
             raise ValueError("stop must hold no empty string; received ''")
-        if self.head is None and self.profile.depth > 0:
-            raise ValueError(f"depth must be 0 without an MTP head; received {self.profile.depth}")
+        if self.drafter not in DRAFTERS:
+            raise ValueError(f"drafter must be one of {', '.join(DRAFTERS)}; received {self.drafter!r}")
+        if self.head is not None and self.draft_model is not None:
+            raise ValueError("a run drafts with an MTP head or with a draft model; received both")
+        needed = {"head": self.head, "model": self.draft_model, "auto": self.head or self.draft_model}
+        if self.profile.depth > 0 and self.drafter in needed and needed[self.drafter] is None:
+            what = {"head": "an MTP head", "model": "a draft model", "auto": "an MTP head or a draft model"}[self.drafter]
+            raise ValueError(f"depth must be 0 without {what}; received {self.profile.depth}")
 
     @property
     def shards(self) -> int:

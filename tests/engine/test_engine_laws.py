@@ -78,7 +78,7 @@ def test_an_engine_that_may_not_shrink_its_passes_decodes_the_same_rows(tiny: Mo
     if not engine.backend.row_invariant:
         pytest.skip("this backend's kernels are not row-invariant")
     elastic = [essence(completion) for completion in run(spec)]
-    rigid = type(engine)(engine._trunk, engine._head, spec.profile)
+    rigid = type(engine)(engine._trunk, engine._head, None, spec.profile)
     rigid.backend = type(engine.backend)(**{**vars(engine.backend), "row_invariant": False})
     assert [essence(completion) for completion in complete(rigid, spec, make_requests(PROMPTS))] == elastic
 

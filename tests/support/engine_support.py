@@ -31,26 +31,34 @@ def make_spec(model: Path, head: Path | None, **changes: Any) -> RunSpec:
     """A spec over local files; changes go to the profile where it has the field, else to the spec."""
     profile_names = {field.name for field in dataclasses.fields(ExecutionProfile)}
     profile = {"slots": 4, "depth": 2, "capacities": (128, 256, 512), **{name: changes[name] for name in changes if name in profile_names}}
-    files = model_store.digest_folder(model)
-    head_files = model_store.digest_head(head) if head is not None else {}
-    spec = RunSpec(
-        run_id="test",
-        model=ModelRef(str(model), model_store.combined_digest(files), files),
-        head=ModelRef(str(head), model_store.combined_digest(head_files), head_files) if head is not None else None,
-        sampler=GREEDY,
-        max_tokens=24,
-        stop=(),
-        samples=1,
-        seed=7,
-        coupling="rejection",
-        profile=ExecutionProfile(**profile),
-        raw=True,
-        logprobs=True,
-        shard_size=64,
-        records=64,
-        prompts_digest="",
-    )
-    return dataclasses.replace(spec, **{name: changes[name] for name in changes if name not in profile_names})
+    values: dict[str, Any] = {
+        "run_id": "test",
+        "model": model_ref(model),
+        "head": head_ref(head) if head is not None else None,
+        "sampler": GREEDY,
+        "max_tokens": 24,
+        "stop": (),
+        "samples": 1,
+        "seed": 7,
+        "coupling": "rejection",
+        "profile": ExecutionProfile(**profile),
+        "raw": True,
+        "logprobs": True,
+        "shard_size": 64,
+        "records": 64,
+        "prompts_digest": "",
+    }
+    return RunSpec(**{**values, **{name: changes[name] for name in changes if name not in profile_names}})
+
+
+def model_ref(folder: Path) -> ModelRef:
+    files = model_store.digest_folder(folder)
+    return ModelRef(str(folder), model_store.combined_digest(files), files)
+
+
+def head_ref(path: Path) -> ModelRef:
+    files = model_store.digest_head(path)
+    return ModelRef(str(path), model_store.combined_digest(files), files)
 
 
 def make_requests(prompts: list[str], samples: int = 1, first_key: int = 1000) -> list[Request]:
@@ -68,14 +76,14 @@ def complete(engine: MTPEngine, spec: RunSpec, requests: list[Request]) -> list[
 
 
 @cache
-def _load(model: str, head: str | None, profile: ExecutionProfile, spec_json: str) -> MTPEngine:
+def _load(spec_json: str) -> MTPEngine:
     return MTPEngine.load(RunSpec.from_json(spec_json))
 
 
 def load_engine(spec: RunSpec) -> MTPEngine:
-    """The engine of a spec, loaded once per model, head and profile in a test session."""
+    """The engine of a spec, loaded once per model, drafter and profile in a test session."""
     neutral = dataclasses.replace(spec, sampler=GREEDY, max_tokens=1, stop=(), samples=1, seed=0, logprobs=False, raw=True)
-    return _load(spec.model.name, spec.head.name if spec.head else None, spec.profile, neutral.to_json())
+    return _load(neutral.to_json())
 
 
 def run(spec: RunSpec, prompts: list[str] = PROMPTS) -> list[Completion]:

@@ -99,7 +99,7 @@ class Child:
 
     def _engine_for(self, spec: RunSpec) -> Engine:
         """The loaded engine, replaced when the spec names another model, head or profile."""
-        key = (spec.model.name, spec.model.digest, spec.head, spec.profile)
+        key = (spec.model.name, spec.model.digest, spec.head, spec.draft_model, spec.profile)
         if self._engine is None or self._engine_key != key:
             self._engine = None
             self._engine = load_engine(spec)

@@ -129,7 +129,7 @@ class Cohort:
                 ended.append(Completion.failed(row.request, fault, len(row.prompt_ids)))
                 self._vacate(slot)
                 continue
-            count, proposed = int(kept[slot]), block.accept_probabilities.shape[1]
+            count, proposed = int(kept[slot]), int(block.proposed[slot])
             row.commit(
                 block.tokens[slot, :count].tolist(),
                 block.logprobs[slot, :count].tolist(),

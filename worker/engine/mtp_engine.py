@@ -14,6 +14,7 @@ from schemas.profile import Backend, ExecutionProfile
 from schemas.progress import Tally
 from schemas.run_spec import ModelRef, RunSpec
 from worker.engine import blas, model_store
+from worker.engine.auto_drafter import AutoDrafter
 from worker.engine.cohort import Cohort
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion, Request
@@ -22,11 +23,14 @@ from worker.engine.encoding import check_length, encode_prompt
 from worker.engine.engine import OnCycle, Timings
 from worker.engine.head_drafter import HeadDrafter
 from worker.engine.invariance import is_row_invariant
+from worker.engine.lookup_drafter import LookupDrafter
+from worker.engine.model_drafter import ModelDrafter
 from worker.engine.mtp_head import MTPHead
 from worker.engine.row import Row
 from worker.engine.teacher_forcing import score_rows
 from worker.engine.trunk import Trunk
 
+AUTO_SHORTEST = 4  # tokens of a match that the auto drafter trusts more than a head
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -37,9 +41,10 @@ class MTPEngine:
         backend: this machine, with the answer of the invariance probe.
     """
 
-    def __init__(self, trunk: Trunk, head: MTPHead | None, profile: ExecutionProfile) -> None:
+    def __init__(self, trunk: Trunk, head: MTPHead | None, draft_model: Trunk | None, profile: ExecutionProfile) -> None:
         self._trunk = trunk
         self._head = head
+        self._draft_model = draft_model
         self._profile = profile
         self.backend = Backend(
             device=mx.default_device().type.name,
@@ -65,7 +70,13 @@ class MTPEngine:
             path = model_store.resolve_head(spec.head.name)
             _check_digest(spec.head, model_store.digest_head(path), path)
             head = MTPHead.load(path, trunk, dtype)
-        return cls(trunk, head, spec.profile)
+        draft_model = None
+        if spec.draft_model is not None and spec.profile.depth > 0:
+            draft_folder = model_store.resolve_model(spec.draft_model.name)
+            _check_digest(spec.draft_model, model_store.digest_folder(draft_folder), draft_folder)
+            draft_model = Trunk.load(draft_folder, dtype)
+            _check_draft_model(trunk, draft_model, draft_folder)
+        return cls(trunk, head, draft_model, spec.profile)
 
     def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
         """One completion per request, in the same order; a request that cannot run becomes an error row."""
@@ -79,6 +90,24 @@ class MTPEngine:
     def score(self, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
         """What the target says of rows that exist, by a forward pass over each."""
         return score_rows(self._trunk, spec, rows, on_row)
+
+    def _drafter(self, spec: RunSpec, sampler: BatchedSampler, shape: CohortShape) -> Drafter:
+        if shape.depth == 0:
+            return NoDrafter()
+        lookup = LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size)
+        if spec.drafter == "lookup":
+            return lookup
+        learned: Drafter
+        if self._head is not None:
+            learned = HeadDrafter(self._head, sampler, shape)
+        else:
+            assert self._draft_model is not None
+            learned = ModelDrafter(self._draft_model, sampler, shape)
+        return (
+            AutoDrafter(LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size, AUTO_SHORTEST), learned)
+            if spec.drafter == "auto"
+            else learned
+        )
 
     def _rows_by_capacity(
         self, spec: RunSpec, requests: Sequence[Request], done: dict[tuple[int, int], Completion]
@@ -134,8 +163,7 @@ class MTPEngine:
         )
         draft_ids = self._head.draft_ids if self._head is not None else None
         sampler = BatchedSampler(spec.sampler, self._trunk.vocab_size, draft_ids)
-        drafter: Drafter = NoDrafter() if self._head is None else HeadDrafter(self._head, sampler, shape)
-        cohort = Cohort(self._trunk, drafter, sampler, shape, timings)
+        cohort = Cohort(self._trunk, self._drafter(spec, sampler, shape), sampler, shape, timings)
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())
@@ -157,6 +185,17 @@ class MTPEngine:
             for completion in cohort.cycle():
                 done[completion.request.index, completion.request.sample] = completion
             on_cycle(tally)
+
+
+def _check_draft_model(trunk: Trunk, draft_model: Trunk, folder: Path) -> None:
+    """Refuse a draft model that speaks of other tokens, or that cannot read a token twice."""
+    if draft_model.vocab_size != trunk.vocab_size or draft_model.tokenizer.get_vocab() != trunk.tokenizer.get_vocab():
+        raise ModelError(
+            f"the draft model {folder} must have the target's tokenizer, {trunk.vocab_size} ids; received {draft_model.vocab_size} ids"
+            + (" with other texts" if draft_model.vocab_size == trunk.vocab_size else "")
+        )
+    if draft_model.is_recurrent:
+        raise ModelError(f"the draft model {folder} has recurrent layers; a draft model must attend to all positions in every layer")
 
 
 def _check_digest(ref: ModelRef, files: dict[str, str], where: Path) -> None:

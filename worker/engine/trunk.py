@@ -67,6 +67,11 @@ class Trunk:
         """Number of decoder layers, each with one cache."""
         return len(self.body.layers)
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether any layer keeps a state instead of keys and values."""
+        return any(_is_recurrent(layer) for layer in self.body.layers)
+
     def make_caches(self, capacity: int) -> list[LayerCache]:
         """Empty caches, one per layer, shaped by their first pass."""
         return [DeltaNetCache() if _is_recurrent(layer) else StaticCache(capacity) for layer in self.body.layers]
