@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from producer.commands.demo import demo
+from producer.commands.export import export
 from producer.commands.model import model
 from producer.commands.report import report
 from producer.commands.run import run
@@ -35,7 +36,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, verify, report, model):
+for _command in (run, demo, worker, verify, report, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""`specmill export OUT --to FORMAT`."""
+
+from pathlib import Path
+
+import click
+
+EXPORTS = ("jsonl", "openai-batch", "chat", "sharegpt", "csv")
+
+
+@click.command(short_help="A dataset as JSON lines, OpenAI batch, chat, ShareGPT or CSV.")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(EXPORTS), required=True, help="The format.")
+@click.option("--where", metavar="SQL", help="Only rows for which this holds, such as \"finish_reason = 'stop'\" (DuckDB's SQL).")
+@click.option("-o", "--output", "target", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def export(out: Path, to: str, where: str | None, target: Path | None, force: bool) -> None:
+    """Write the rows of the dataset OUT, in dataset order, in another format.
+
+    \b
+    jsonl         every column, one JSON object per row
+    csv           every column; lists and structs as JSON text
+    openai-batch  one line per record, as the OpenAI batch API answers; a choice per sample
+    chat          {"id", "messages": [… the prompt, the answer]}; error rows are left out
+    sharegpt      {"id", "conversations": [{"from", "value"}, …]}; error rows are left out
+    """
+    from producer.dataset import Dataset
+    from producer.export import export as write
+
+    done = write(Dataset.open(out), to, where, target, replace=force)
+    left_out = f", {done.left_out:,} error rows left out" if done.left_out else ""
+    click.echo(f"{done.rows:,} rows{left_out}" + (f" to {target}" if target else ""), err=True)
