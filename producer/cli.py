@@ -10,6 +10,7 @@ from producer.commands.export import export
 from producer.commands.model import model
 from producer.commands.report import report
 from producer.commands.run import run
+from producer.commands.show import show
 from producer.commands.verify import verify
 from producer.commands.worker import worker
 from schemas.errors import SpecmillError
@@ -36,7 +37,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, verify, report, export, model):
+for _command in (run, demo, worker, verify, report, show, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""`specmill show`: the row that was asked for, whole, with colours only where there is a terminal."""
+
+import io
+import json
+
+import pyarrow.dataset as ds
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+from scripted_dataset import make_dataset
+
+from producer.cli import main
+from producer.row_view import row_view, speculation
+from producer.token_pieces import token_pieces
+from worker.engine.model_store import SMOLLM2
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    lines = [{"id": f"r{i}", "prompt": f"question [{i}]" + (" BAD" if i == 4 else ""), "topic": "sea"} for i in range(20)]
+    lines.append({"id": "m", "messages": [{"role": "system", "content": "be [bold]brief[/]"}, {"role": "user", "content": "hello"}]})
+    return make_dataset(tmp_path_factory.mktemp("show"), lines, model="scripted:fail_on=BAD", samples=2, max_tokens=9)
+
+
+def show(out, *words):
+    return CliRunner().invoke(main, ["show", str(out), *map(str, words)])
+
+
+def painted(row, pieces):
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
+    console.print(row_view(row, pieces))
+    return console.file.getvalue()
+
+
+def test_a_row_is_shown_with_its_prompt_answer_and_columns(out):
+    done = show(out, "--row", "r3", "--sample", 1)
+    (row,) = (row for row in ds.dataset(out / "data").to_table().to_pylist() if (row["record_id"], row["sample"]) == ("r3", 1))
+    for said in ("r3, sample 1", "question [3]", row["completion"][:20], "cycles", "topic: sea", f"seed {row['seed']}"):
+        assert said in done.output
+    assert "\x1b" not in done.output
+
+
+def test_all_samples_are_shown_and_messages_are_taken_literally(out):
+    done = show(out, "--row", "m")
+    assert done.output.count("hello") == 2
+    assert "be [bold]brief[/]" in done.output
+
+
+def test_an_error_row_says_why(out):
+    assert "NonFiniteLogitsError: logits" in show(out, "--row", "r4").output
+
+
+def test_rows_are_found_by_condition_or_at_random(out):
+    row = json.loads(show(out, "--where", "completion_tokens > 3", "--json").stdout)
+    assert row["completion_tokens"] > 3
+    assert show(out).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--row", "nobody"), "has no record 'nobody'"),
+        (("--row", "r1", "--sample", 2), "--sample must be in [0, 1]; received 2"),
+        (("--where", "sample = 9"), "no row of"),
+        (("--where", "nonsense"), "--where 'nonsense'"),
+    ],
+)
+def test_what_is_not_there_is_one_clear_error(out, words, says):
+    done = show(out, *words)
+    assert (done.exit_code, says in done.stderr, "Traceback" in done.output) == (1, True, False)
+
+
+def test_tokens_are_coloured_by_their_probability(out):
+    row = json.loads(show(out, "--row", "r3", "--sample", 0, "--json").stdout)
+    row |= {"token_ids": [1, 2, 3], "completion": "sure maybe never", "logprobs": [-0.01, -1.0, -9.0]}
+    text = painted(row, ["sure ", "maybe ", "never"])
+    assert "sure \x1b[33mmaybe \x1b[0m\x1b[1;31mnever\x1b[0m" in text
+    assert "less than 10 %" in text
+    assert "probability of a token" not in painted(row, None)
+
+
+def test_the_counts_of_speculation_are_said_in_words():
+    counts = {"cycles": 5, "accepted": 3, "residual": 1, "bonus": 4, "accepted_by_depth": [2, 1], "drafted_by_depth": [5, 5]}
+    assert speculation(counts) == "5 cycles; 3 accepted (75% of 4 drafts judged), 1 residual, 4 bonus; by depth 1: 2/5 2: 1/5"
+    assert speculation({**counts, "accepted": 0, "residual": 0}) == "5 cycles"
+
+
+@pytest.mark.model
+def test_pieces_join_to_the_text_that_the_tokenizer_gives(smollm2_folder):
+    from mlx_lm.utils import load_tokenizer
+
+    text = "Ein größeres 🦊 jumps!"
+    ids = load_tokenizer(smollm2_folder).encode(text)
+    pieces = token_pieces(SMOLLM2, ids)
+    assert (len(pieces), "".join(pieces)) == (len(ids), text)
+    assert token_pieces("no-such-model", ids) is None
