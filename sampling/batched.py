@@ -10,10 +10,13 @@ A cycle reads:
     for _ in range(depth):
         steps.append(sampler.draft(head_logits, rows, steps))
     block = sampler.verify(target_logits, rows, steps)
+
+A row may propose fewer than K drafts: `NO_TOKEN` in a step means that it proposes nothing from there on in this cycle. The token there is
+then drawn from p with the same word as at a smaller depth, so the row cannot tell the difference.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -36,8 +39,8 @@ class DraftStep:
     """One draft token per row, and the distributions they were drawn from.
 
     Attributes:
-        tokens: `[B] int64`, ids of the full vocabulary.
-        distribution: q, `[B, 1]`.
+        tokens: `[B] int64`, ids of the full vocabulary; `NO_TOKEN` where the row proposes nothing, here or deeper.
+        distribution: q, `[B, 1]`; not read where the row proposes nothing.
         failed: `[B] bool`: the draft logits of an active row were not finite. Its token is the placeholder that its q holds with
             probability 1, so verification of that row stays exact if the caller goes on with it.
         nan: `[B] int64`, NaN logits of a failed row.
@@ -52,17 +55,39 @@ class DraftStep:
 
     @classmethod
     def one_hot(cls, tokens: ArrayLike, vocab_size: int) -> "DraftStep":
-        """Drafts that were proposed, not drawn (by lookup, say): q is 1 at each of `tokens`, `[B]` integer.
+        """Drafts that were proposed, not drawn (by lookup, say): q is 1 at each of `tokens`, `[B]` integer; `NO_TOKEN` proposes nothing.
 
         Raises:
             ValueError: a token lies outside [0, vocab_size).
         """
-        ids = np.asarray(tokens, dtype=np.int64)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < vocab_size):
-            raise ValueError(f"tokens must be in [0, {vocab_size}); received {ids.min()} to {ids.max()}")
+        ids = _proposals(tokens, vocab_size)
         none = np.zeros((len(ids), 1), dtype=np.int64)
-        q = CandidateBatch(ids[:, None, None], np.ones((len(ids), 1, 1)), {}, vocab_size, none, none, none.astype(bool))
+        held = np.maximum(ids, 0)[:, None, None]
+        q = CandidateBatch(held, np.ones(held.shape), {}, vocab_size, none, none, none.astype(bool))
         return cls(ids, q, none[:, 0].astype(bool), none[:, 0], none[:, 0])
+
+    @classmethod
+    def where(cls, proposed: ArrayLike, tokens: ArrayLike, drawn: "DraftStep") -> "DraftStep":
+        """Rows in `proposed` as `one_hot` makes them of `tokens`, the others as in `drawn`.
+
+        Args:
+            proposed: `[B]` bool.
+            tokens: `[B]` integer; read in the rows of `proposed` alone.
+            drawn: a step of the same batch.
+
+        Raises:
+            ValueError: a token lies outside [0, vocab_size).
+        """
+        chosen = np.asarray(proposed, dtype=bool)
+        q = drawn.distribution
+        ids = _proposals(np.where(chosen, tokens, NO_TOKEN), q.vocab_size)
+        return cls(
+            np.where(chosen, ids, drawn.tokens),
+            q.with_one_hot(chosen, np.maximum(ids, 0)),
+            drawn.failed & ~chosen,
+            np.where(chosen, 0, drawn.nan),
+            np.where(chosen, 0, drawn.inf),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +95,9 @@ class BlockResult:
     """What one cycle emits.
 
     Attributes:
-        accepted: `[B] int64`, drafts accepted, 0 to K. `accepted + 1` tokens are emitted: those drafts and a residual token, or a
-            bonus token when `accepted == K`.
+        proposed: `[B] int64`, drafts of the row, 0 to K: those before its first `NO_TOKEN`.
+        accepted: `[B] int64`, drafts accepted, 0 to `proposed`. `accepted + 1` tokens are emitted: those drafts and a residual token, or a
+            bonus token when `accepted == proposed`.
         tokens: `[B, K + 1] int64`, emitted tokens, padded with -1.
         accept_probabilities: `[B, K] float64`, α of every draft that was judged, 0 behind the first rejection; its row sum is what
             `accepted` is expected to be.
@@ -81,6 +107,7 @@ class BlockResult:
         inf: `[B] int64`, +inf logits at that position.
     """
 
+    proposed: NDArray[np.int64]
     accepted: NDArray[np.int64]
     tokens: NDArray[np.int64]
     accept_probabilities: NDArray[np.float64]
@@ -128,16 +155,20 @@ class BatchedSampler:
         Args:
             logits: `[B, Vd]` float32, bfloat16 or float16, from the head.
             rows: the rows of this cycle, as they will be passed to `verify`.
-            earlier: the steps already drafted in this cycle; their number is the depth of this one, and penalties count their tokens.
+            earlier: the steps already drafted in this cycle; their number is the depth of this one, and penalties count their tokens. A
+                row that stopped proposing in one of them draws nothing.
 
         Raises:
             ValueError: the shape of `logits` does not fit.
         """
         width = self.vocab_size if self.draft_ids is None else len(self.draft_ids)
         _require_shape("logits", logits, (len(rows), width))
-        q = self._distributions(logits[:, None, :], rows, _stacked(earlier, len(rows)), self.draft_ids, from_place=len(earlier))
+        drafted = _stacked(earlier, len(rows))
+        stopped = (drafted == NO_TOKEN).any(axis=1)
+        drawing = replace(rows, active=rows.active & ~stopped)
+        q = self._distributions(logits[:, None, :], drawing, drafted, self.draft_ids, from_place=len(earlier))
         tokens = q.sample(np.zeros(len(rows), dtype=np.int64), uniform(rows.keys, rows.positions + len(earlier), Purpose.DRAFT))
-        return DraftStep(tokens, q, q.bad[:, 0] & rows.active, q.nan[:, 0], q.inf[:, 0])
+        return DraftStep(np.where(stopped, NO_TOKEN, tokens), q, q.bad[:, 0] & drawing.active, q.nan[:, 0], q.inf[:, 0])
 
     def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
         """Judge every row's drafts and draw its residual or bonus token.
@@ -160,7 +191,7 @@ class BatchedSampler:
         alphas = _acceptance(p, p_token, drafts, tokens, uniforms)
         passed = (uniforms < alphas) & ~p.bad[:, :depth]
         accepted = np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
-        final = _corrections(p, drafts, accepted, rows)
+        final = _corrections(p, drafts, tokens, accepted, rows)
 
         here, last = np.arange(depth + 1), accepted[:, None]
         emitted = np.where(here < last, np.append(tokens, final[:, None], axis=1), np.where(here == last, final[:, None], NO_TOKEN))
@@ -169,6 +200,7 @@ class BatchedSampler:
         everyone = np.arange(count)
         failed = p.bad[everyone, accepted]
         return BlockResult(
+            proposed=(tokens != NO_TOKEN).sum(axis=1),
             accepted=np.where(failed, 0, accepted),
             tokens=np.where(failed[:, None], NO_TOKEN, emitted),
             accept_probabilities=np.where(failed[:, None] | (here[:depth] > last), 0.0, alphas),
@@ -207,8 +239,7 @@ class BatchedSampler:
         )
         if filtered:
             return candidates(reduced, rows.active, vocab_ids, self.vocab_size)
-        nan, inf = reduced.non_finite(rows.active)
-        return WholeVocabularyBatch(reduced, vocab_ids, self.vocab_size, nan, inf, reduced.bad)
+        return WholeVocabularyBatch.of(reduced, rows.active, vocab_ids, self.vocab_size)
 
 
 def _acceptance(
@@ -221,7 +252,7 @@ def _acceptance(
     """α of every draft, `[B, K] float64`; taken again in float64 where the test against its uniform hangs on a device's rounding."""
     q_token = np.zeros_like(p_token)
     for place, step in enumerate(drafts):
-        q_token[:, place] = step.distribution.probability_of(step.tokens[:, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]
+        q_token[:, place] = step.distribution.probability_of(tokens[:, place, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]
     drawable = q_token > 0.0
     ratio = np.divide(p_token, q_token, out=np.ones_like(p_token), where=p_token < q_token)
     alphas = np.where(drawable, ratio, 0.0)
@@ -232,13 +263,15 @@ def _acceptance(
     return alphas
 
 
-def _corrections(p: DistributionBatch, drafts: Sequence[DraftStep], accepted: NDArray[np.int64], rows: RowBatch) -> NDArray[np.int64]:
+def _corrections(
+    p: DistributionBatch, drafts: Sequence[DraftStep], tokens: NDArray[np.int64], accepted: NDArray[np.int64], rows: RowBatch
+) -> NDArray[np.int64]:
     """The token behind the accepted drafts of every row, residual or bonus: `[B] int64`."""
     uniforms = uniform(rows.keys, rows.positions + accepted, Purpose.CORRECTION)
     final = p.sample(accepted, uniforms)
     for place, step in enumerate(drafts):
         q = step.distribution
-        rejected = (accepted == place) & ~p.bad[:, place]
+        rejected = (accepted == place) & (tokens[:, place] != NO_TOKEN) & ~p.bad[:, place]
         if isinstance(p, CandidateBatch) and isinstance(q, CandidateBatch):
             padded = np.array(
                 [row for row in np.flatnonzero(rejected).tolist() if (row, place) not in p.wide and (row, 0) not in q.wide], dtype=np.int64
@@ -253,7 +286,18 @@ def _corrections(p: DistributionBatch, drafts: Sequence[DraftStep], accepted: ND
 
 
 def _stacked(drafts: Sequence[DraftStep], rows: int) -> NDArray[np.int64]:
-    return np.stack([step.tokens for step in drafts], axis=1) if drafts else np.zeros((rows, 0), dtype=np.int64)
+    """The draft tokens, `[B, K] int64`; `NO_TOKEN` from a row's first one on."""
+    if not drafts:
+        return np.zeros((rows, 0), dtype=np.int64)
+    tokens = np.stack([step.tokens for step in drafts], axis=1)
+    return np.where(np.logical_and.accumulate(tokens != NO_TOKEN, axis=1), tokens, NO_TOKEN)
+
+
+def _proposals(tokens: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
+    ids = np.asarray(tokens, dtype=np.int64)
+    if len(ids) and not (ids.min() >= NO_TOKEN and ids.max() < vocab_size):
+        raise ValueError(f"tokens must be in [0, {vocab_size}), or {NO_TOKEN} for none; received {ids.min()} to {ids.max()}")
+    return ids
 
 
 def _no_counts(rows: int, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,7 +5,7 @@ blocks are ranked by their maximum and then by their place. Filters and probabil
 whose nucleus is wider than C is kept apart, as a `SparseDistribution`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +52,7 @@ class CandidateBatch:
     """Relative error of `probability_of`."""
 
     def probability_of(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probabilities of single tokens, `[B, n] int64`, at `places` `[B, n]`: `[B, n] float64`."""
+        """Probabilities of single tokens, `[B, n] int64`, at `places` `[B, n]`: `[B, n] float64`; 0 for `NO_TOKEN`."""
         rows = np.arange(len(tokens))[:, None]
         chosen: NDArray[np.float64] = np.where(self.ids[rows, places] == tokens[..., None], self.probabilities[rows, places], 0.0).max(
             axis=-1
@@ -77,6 +77,20 @@ class CandidateBatch:
             return self.wide[row, place]
         held = self.ids[row, place] < self.vocab_size
         return SparseDistribution(self.ids[row, place, held], self.probabilities[row, place, held], self.vocab_size)
+
+    def with_one_hot(self, chosen: NDArray[np.bool_], tokens: NDArray[np.int64]) -> "CandidateBatch":
+        """The same batch, with the distributions of rows `chosen` `[B]` replaced by a one-hot at `tokens` `[B]`."""
+        mask = chosen[:, None, None]
+        first = np.arange(self.ids.shape[-1]) == 0
+        return replace(
+            self,
+            ids=np.where(mask, np.where(first, tokens[:, None, None], self.vocab_size), self.ids),
+            probabilities=np.where(mask, first, self.probabilities),
+            wide={key: distribution for key, distribution in self.wide.items() if not chosen[key[0]]},
+            nan=np.where(chosen[:, None], 0, self.nan),
+            inf=np.where(chosen[:, None], 0, self.inf),
+            bad=self.bad & ~chosen[:, None],
+        )
 
 
 def candidates(logits: LogitBatch, active: NDArray[np.bool_], vocab_ids: NDArray[np.int64] | None, vocab_size: int) -> CandidateBatch:

@@ -127,8 +127,10 @@ def distribution_from_logits(logits: ArrayLike, config: SamplerConfig, token_cou
         return one_hot
     with np.errstate(over="ignore"):  # a tiny temperature sends the exponent to -inf, which is right
         weights = np.exp((penalised - penalised[best]) / config.temperature)
-    kept = apply_top_p_top_k(normalised(weights), config.top_p, config.top_k)
-    return kept.dense() if isinstance(kept, SparseDistribution) else kept
+    # Ranked before they are normalised: division can make equal what differs by the last bit.
+    kept = apply_top_p_top_k(weights, config.top_p, config.top_k)
+    assert not isinstance(kept, SparseDistribution)
+    return normalised(weights) if kept is weights else kept
 
 
 def apply_top_p_top_k(probabilities: Distribution, top_p: float = 1.0, top_k: int = 0) -> Distribution:
@@ -138,7 +140,7 @@ def apply_top_p_top_k(probabilities: Distribution, top_p: float = 1.0, top_k: in
     filters rank the tokens alike, so the intersection is the shorter run; it holds at least one token.
 
     Args:
-        probabilities: the full tempered softmax, dense `[V] float64` or sparse; never mutated.
+        probabilities: the full tempered softmax, dense `[V] float64` or sparse, on any scale; never mutated.
         top_p: in (0, 1]; 1 = off.
         top_k: ≥ 0; 0 = off.
 

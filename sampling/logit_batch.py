@@ -160,7 +160,9 @@ def reduce_logits(
                 block_mass = np.array(outputs[3]).astype(np.float64) * np.exp(np.where(bad, 0.0, from_top))[..., None]
             else:
                 block_mass = _mass_on_host(view, block, top, config.temperature)
-            mass = block_mass.sum(axis=-1) + np.exp((penalised - top[..., None]) / config.temperature).sum(axis=-1)
+            # Left to right, so that the padding, and with it the rest of the batch, never changes a bit.
+            parts = np.append(block_mass.sum(axis=-1)[..., None], np.exp((penalised - top[..., None]) / config.temperature), axis=-1)
+            mass = np.cumsum(parts, axis=-1)[..., -1]
         block_mass, mass = np.where(bad[..., None], 0.0, block_mass), np.where(bad, 1.0, mass)
     error = DEVICE_ERROR if mass_on_device else HOST_ERROR
     return LogitBatch(config, raw, view, maxima, ids, counts, penalised, top, block_mass, mass, error, bad)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 NO_TOKEN = -1
-"""Pads `count_ids`, and the emitted tokens behind a block's last one."""
+"""Pads `count_ids`, and the emitted tokens behind a block's last one; as a draft: the row proposes nothing, here or deeper."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class RowBatch:
         """Token counts at every position of a block: the completion plus the drafts before that position.
 
         Args:
-            drafts: `[B, K] int64` draft tokens.
+            drafts: `[B, K] int64` draft tokens; `NO_TOKEN` adds to no count.
 
         Returns:
             ids `[B, L + K]`, distinct per row and padded with -1, and their counts `[B, K + 1, L + K]`.
@@ -86,5 +86,5 @@ class RowBatch:
             token = drafts[:, step : step + 1]
             known = (ids == token).any(axis=1)
             ids[:, width + step] = np.where(known, NO_TOKEN, token[:, 0])
-            counts[:, step + 1] = counts[:, step] + (ids == token)
+            counts[:, step + 1] = counts[:, step] + ((ids == token) & (token != NO_TOKEN))
         return ids, counts
