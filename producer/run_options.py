@@ -8,7 +8,7 @@ from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
 
 DEFAULT_MODEL = "smollm2-135m"
-DEFAULT_DEPTH = 2  # with a head
+DEFAULT_DEPTH = 2  # with a drafter
 DEFAULT_SHARD_SIZE = 64
 BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
@@ -25,13 +25,15 @@ class RunOptions:
         out: the dataset's folder.
         model: the target, as `worker.engine.model_store.resolve_model` takes it.
         mtp: the head, as `resolve_head` takes it, or None.
+        draft_model: a separate draft model, as `resolve_model` takes it, or None.
+        drafter: who drafts; None is the head or the draft model that is given.
         sampler: one configuration for target and draft.
         max_tokens: completion budget in tokens.
         samples: completions per record.
         seed: run seed.
         stop: stop strings.
         slots: B.
-        depth: K; None is 2 with a head and 0 without.
+        depth: K; None is 2 when something drafts and 0 otherwise.
         dtype: compute dtype.
         shard_size: records per shard.
         workers: local worker processes.
@@ -48,6 +50,8 @@ class RunOptions:
     out: Path
     model: str = DEFAULT_MODEL
     mtp: str | None = None
+    draft_model: str | None = None
+    drafter: str | None = None
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     max_tokens: int = 256
     samples: int = 1
@@ -71,13 +75,21 @@ class RunOptions:
         """K, its default filled in."""
         if self.depth is not None:
             return self.depth
-        return 0 if self.mtp is None else DEFAULT_DEPTH
+        drafts = self.mtp is not None or self.draft_model is not None or self.drafter is not None
+        return DEFAULT_DEPTH if drafts else 0
+
+    @property
+    def resolved_drafter(self) -> str:
+        """Who drafts, the default filled in."""
+        return self.drafter or ("model" if self.draft_model is not None else "head")
 
     def command(self, spec: RunSpec) -> str:
         """The shell command that creates the same rows again, with every value that they are a function of."""
         sampler = spec.sampler
         words = ["specmill", "run", str(self.prompts), "--out", str(self.out), "--model", spec.model.name]
         words += ["--mtp", spec.head.name] if spec.head is not None else []
+        words += ["--draft-model", spec.draft_model.name] if spec.draft_model is not None else []
+        words += ["--drafter", spec.drafter] if spec.profile.depth > 0 else []
         words += ["--temperature", repr(sampler.temperature), "--top-p", repr(sampler.top_p), "--top-k", str(sampler.top_k)]
         words += ["--presence-penalty", repr(sampler.presence_penalty), "--frequency-penalty", repr(sampler.frequency_penalty)]
         words += ["--max-tokens", str(spec.max_tokens), "--n", str(spec.samples), "--seed", str(spec.seed)]

@@ -118,6 +118,8 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
             shard_size=options.shard_size,
             records=source.records,
             prompts_digest=source.digest,
+            drafter=options.resolved_drafter,
+            draft_model=None if options.draft_model is None else model_ref(options.draft_model, note),
         )
     except SpecmillError:
         raise

@@ -8,7 +8,7 @@ import click
 
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
-from schemas.run_spec import MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
+from schemas.run_spec import DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
 
 SAMPLER_OPTIONS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
@@ -42,6 +42,13 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--mtp", metavar="FILE", help="MTP head that drafts: a safetensors file, or a folder that holds one.")
+@click.option("--draft-model", metavar="MODEL", help="Smaller model of the same tokenizer that drafts, named like --model.")
+@click.option(
+    "--drafter",
+    type=click.Choice(DRAFTERS),
+    show_default="what is given",
+    help="Who drafts: head, model, lookup (n-grams of the row's own text), auto (lookup where it matches, else the other).",
+)
 @_sampler_option("temperature", float, "0 or less is greedy.")
 @_sampler_option("top_p", float, "Nucleus mass in (0, 1]; 1 is off.")
 @_sampler_option("top_k", int, "Most candidates kept; 0 is off.")
@@ -65,7 +72,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--slots", type=click.IntRange(1, MAX_SLOTS), default=ExecutionProfile.slots, show_default=True, help="Rows decoded side by side (B)."
 )
-@click.option("--depth", type=click.IntRange(0, MAX_DEPTH), show_default="2 with --mtp, else 0", help="Draft tokens per cycle (K).")
+@click.option("--depth", type=click.IntRange(0, MAX_DEPTH), show_default="2 with a drafter, else 0", help="Draft tokens per cycle (K).")
 @click.option("--dtype", type=click.Choice(DTYPES), default=ExecutionProfile.dtype, show_default=True, help="Compute dtype.")
 @click.option(
     "--shard-size", type=click.IntRange(1, MAX_SHARD_ROWS), default=DEFAULT_SHARD_SIZE, show_default=True, help="Prompts per part file."
@@ -102,8 +109,18 @@ def check(options: RunOptions) -> None:
     Raises:
         click.UsageError: names both.
     """
-    if options.mtp is None and options.resolved_depth > 0:
-        raise click.UsageError(f"--depth must be 0 without --mtp (no head, no drafts); received {options.depth}")
+    if options.mtp is not None and options.draft_model is not None:
+        raise click.UsageError("--mtp and --draft-model: one of them drafts; received both")
+    needed = {
+        "head": ("--mtp", options.mtp),
+        "model": ("--draft-model", options.draft_model),
+        "auto": ("--mtp or --draft-model", options.mtp or options.draft_model),
+    }
+    name, given = needed.get(options.resolved_drafter, ("", ""))
+    if given is None and options.drafter is not None:
+        raise click.UsageError(f"--drafter {options.drafter} needs {name}")
+    if given is None and options.resolved_depth > 0:
+        raise click.UsageError(f"--depth must be 0 without --mtp, --draft-model or --drafter lookup; received {options.depth}")
     if options.workers == 0 and options.broker is None:
         raise click.UsageError("--workers 0 needs --broker: nobody else can reach the embedded broker")
 

@@ -40,7 +40,7 @@ def test_help_shows_the_defaults():
         "[default: smollm2-135m]",
         "[default: 1.0]",
         "default: 256",
-        "2 with --mtp, else 0",
+        "2 with a drafter, else 0",
         "[default: float32]",
         "default: 64",
         "[default: refuse]",
@@ -84,7 +84,7 @@ def test_a_bad_value_is_a_usage_error_with_option_interval_and_value(prompts, tm
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--depth", 2), "--depth must be 0 without --mtp (no head, no drafts); received 2"),
+        (("--depth", 2), "--depth must be 0 without --mtp, --draft-model or --drafter lookup; received 2"),
         (("--workers", 0), "--workers 0 needs --broker"),
     ],
 )
