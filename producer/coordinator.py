@@ -15,39 +15,37 @@ import pyarrow as pa
 import redis
 from kombu.exceptions import OperationalError
 
-from producer.attempts_log import AttemptsLog
 from producer.calibration import CalibrationWatch
+from producer.error_rate import ErrorRate
 from producer.local_workers import LocalWorkers
-from producer.manifest_file import read_manifest, versions, write_manifest
-from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
 from producer.progress_tracker import ProgressTracker
-from producer.quarantine import Quarantine, error_rows, quarantine_report
-from producer.reconciler import INTERVAL_SECONDS, Reconciler
+from producer.quarantine import Quarantine, hopeless_error, quarantine_report
+from producer.run_folder import RunFolder
+from producer.run_options import DEFAULT_MAX_ERROR_RATE
 from producer.run_progress import Counts, RunProgress
-from schemas.errors import BrokerError, DecodeError, EngineCrashedError, RunCancelledError, RunMismatchError
-from schemas.manifest import Manifest, ShardRecord
-from schemas.profile import Backend
-from schemas.progress import AttemptReport, Tally
+from schemas.errors import BrokerError, DecodeError, EngineCrashedError, RunCancelledError
+from schemas.manifest import Manifest
+from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
-from schemas.shard import ShardMessage
-from schemas.tables import content_digest, row_schema, table_from_bytes
-from worker.app import FRESH_PRIORITY, QUEUE, RETRY_PRIORITY, TASK, make_app
-from worker.landing import PartRecord, land_part
+from schemas.tables import row_schema, table_from_bytes
+from worker.app import FRESH_PRIORITY, make_app
+from worker.error_rows import error_rows
+from worker.feeder import WINDOW, Feeder
+from worker.fleet import Fleet
+from worker.keeper_lock import COORDINATOR, KEEPER_SECONDS, KeeperLock
 from worker.lease import LEASE_SECONDS
 from worker.ledger import Ledger
+from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client, masked
 from worker.reports import Fault
 
-WINDOW = 4  # shards in flight per worker: one in work, the others so that it never waits for us
-ATTEMPT_CAP = 3  # attempts at a shard before its rows become error rows
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
 WAIT_SECONDS = 0.2  # longest wait for a result; also how late a stop may be noticed
 PROGRESS_SECONDS = 0.25
 REFRESH_SECONDS = 60.0
-MANIFEST_SECONDS = 3.0
-MANIFEST_SHARE = 20  # a manifest that took t seconds to write is not written again for 20 t
+KEEP_SECONDS = 2.0  # between two renewals of the keeper's lock
+TAKE_OVER_PAUSE_SECONDS = 0.5
 OUTAGE_PAUSE_SECONDS = 0.2
-UNKNOWN_BACKEND = Backend(device="-", chip="-", mlx="-", blas="", row_invariant=False)
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ class Coordinator:
         on_progress: Callable[[RunProgress], None] = lambda _: None,
         *,
         workers: LocalWorkers | None = None,
-        attempt_cap: int = ATTEMPT_CAP,
+        max_error_rate: float = DEFAULT_MAX_ERROR_RATE,
         lease_seconds: float = LEASE_SECONDS,
         calibration: CalibrationWatch | None = None,
     ) -> None:
@@ -88,12 +86,13 @@ class Coordinator:
             shards: the inputs.
             on_progress: called about four times a second, and once at the end.
             workers: started here and tended by this session; None when all workers are elsewhere.
-            attempt_cap: attempts at a shard before its rows become error rows, ≥ 1.
+            max_error_rate: largest share of failed rows, 0 to 1, judged after the first few.
             lease_seconds: the workers' lease time.
             calibration: ends the session when an engine contradicts itself; None lets it go on.
         """
         self.spec = spec
-        self._out = out
+        self._folder = RunFolder(out, spec)
+        self._records = self._folder.records
         self._broker_url = broker_url
         self._shards = shards
         self._on_progress = on_progress
@@ -103,30 +102,32 @@ class Coordinator:
         self._client = make_client(broker_url)
         self._ledger = Ledger(self._client, spec.run_id)
         self._app = make_app(broker_url)
-        self._log = AttemptsLog(out / LOG)
-        self._contract = contract_digest(spec)
+        self._feeder = Feeder(self._app, spec.run_id)
+        self._fleet = Fleet(self._client)
+        self._lock = KeeperLock(self._client, spec.run_id, COORDINATOR)
         self._schema = row_schema(shards.blob_schema, logprobs=spec.logprobs)
-        self._records: dict[int, ShardRecord] = {}
-        self._landed_rows = Tally()
         self._issued: set[int] = set()
         self._fresh: Iterator[int] = iter(())
         self._faults_in_row = 0
-        self._quarantine = Quarantine(attempt_cap)
+        self._quarantine = Quarantine()
+        self._error_rate = ErrorRate(max_error_rate)
         self._ending: str | None = None
+        self._paused = False
+        self._keeps = False
         self._reconciler = Reconciler(self._client, spec.run_id, lease_seconds=lease_seconds)
-        self._tracker = ProgressTracker(Tally())
+        self._tracker = ProgressTracker(self._folder.landed)
         self._in_contact = True
-        self._due = dict.fromkeys(("progress", "reconcile", "refresh", "manifest"), 0.0)
+        self._due = dict.fromkeys(("progress", "keep", "reconcile", "refresh"), 0.0)
 
     @property
     def quarantined(self) -> tuple[int, ...]:
-        """Shards whose rows became error rows in this session because their engine died too often."""
+        """Shards with rows that became error rows in this session because their engine died of them."""
         return tuple(self._quarantine.landed)
 
     def counts(self) -> Counts:
         """The ledger in output rows: total == ok + failed + cancelled + pending, at every moment."""
         total = self.spec.records * self.spec.samples
-        landed, failed = self._landed_rows.rows, self._landed_rows.failed
+        landed, failed = self._folder.landed.rows, self._folder.landed.failed
         cancelled = total - landed if self._ending == "cancelling" else 0
         return Counts(total=total, ok=landed - failed, failed=failed, cancelled=cancelled, pending=total - landed - cancelled)
 
@@ -143,58 +144,42 @@ class Coordinator:
             BrokerError: the broker cannot be reached at the start, or refuses a command.
             CalibrationError: an engine that contradicts itself; its last shard is not landed.
             ModelError, EngineError, DecodeError: what workers report again and again; the message names the worker.
+            TooManyErrorsError: the run is plainly misconfigured.
         """
-        self._open_folder()
+        self._folder.open()
+        self._fresh = (shard for shard in range(self.spec.shards) if shard not in self._records)
+        self._tracker = ProgressTracker(self._folder.landed)
         try:
+            self._become_keeper(stop)
             self._ledger.open(self.spec, self._records)
+            self._fleet.add_run(self.spec.run_id)
             self._work(stop)
-            self._log.close()
-            return self._write_manifest("cancelled" if self._ending == "cancelling" else "complete")
+            self._folder.close()
+            return self._folder.write_manifest("cancelled" if self._ending == "cancelling" else "complete")
         except (*BROKER_ERRORS, OperationalError, redis.ResponseError) as error:
             raise BrokerError(f"the broker {masked(self._broker_url)}: {error}") from error
         finally:
             self._close()
 
-    # The folder.
-
-    def _open_folder(self) -> None:
-        for folder in (self._out, self._out / DATA, self._out / LOG):
-            folder.mkdir(parents=True, exist_ok=True)
-        for path in remove_stale_files(self._out):
-            logger.info("removed %s, left half-written by an earlier session", path)
-        manifest = read_manifest(self._out)
-        if manifest is not None and (differences := manifest.spec.differences(self.spec)):
-            raise RunMismatchError(f"{self._out} holds another run:\n  " + "\n  ".join(differences))
-        parts = read_parts(self._out, self.spec)
-        backends = {record.shard: record.backend for record in manifest.shards} if manifest is not None else {}
-        backends |= {report.shard: report.backend for report in self._log.open()}
-        for shard, part in parts.items():
-            self._remember(part, backends.get(shard, UNKNOWN_BACKEND))
-        self._fresh = (shard for shard in range(self.spec.shards) if shard not in self._records)
-        self._tracker = ProgressTracker(self._landed_rows)
-        self._write_manifest("running")
-
-    def _remember(self, part: PartRecord, backend: Backend) -> None:
-        self._records[part.shard] = ShardRecord(
-            shard=part.shard,
-            file=part_name(self.spec, part.shard),
-            rows=part.rows,
-            failed=part.failed,
-            content_digest=part.content_digest,
-            backend=backend,
-        )
-        self._landed_rows += Tally(rows=part.rows, failed=part.failed)
-
-    def _write_manifest(self, status: str) -> Manifest:
-        records = tuple(self._records[shard] for shard in sorted(self._records))
-        manifest = Manifest(spec=self.spec, status=status, versions=versions(), shards=records)
-        started = time.monotonic()
-        write_manifest(self._out, manifest)
-        now = time.monotonic()
-        self._due["manifest"] = now + max(MANIFEST_SECONDS, MANIFEST_SHARE * (now - started))
-        return manifest
-
     # The session.
+
+    def _become_keeper(self, stop: Callable[[], bool]) -> None:
+        """Take the run over from a worker that keeps it, at once, or from a coordinator that is gone, when its time is up.
+
+        Raises:
+            BrokerError: another coordinator runs this run.
+        """
+        deadline = time.monotonic() + KEEPER_SECONDS + 2 * KEEP_SECONDS
+        while (holder := self._lock.take()) is not None:
+            if stop() or time.monotonic() > deadline:
+                raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
+            time.sleep(TAKE_OVER_PAUSE_SECONDS)
+        self._keeps = True
+
+    def _stay_keeper(self) -> None:
+        if (holder := self._lock.take()) is not None:
+            self._keeps = False
+            raise BrokerError(f"the coordinator {holder} has taken this run over while this one was away")
 
     def _work(self, stop: Callable[[], bool]) -> None:
         while len(self._records) < self.spec.shards:
@@ -215,9 +200,9 @@ class Coordinator:
         self._show_progress()
 
     def _feed(self) -> None:
-        """Keep the window full; condemned shards wait outside it for proof that an engine can work at all."""
+        """Keep the window full; shards of which nothing came back alive wait outside it for proof that an engine can work at all."""
         workers = max(1, len(self._workers or ()), self._tracker.workers_heard(self._issued))
-        while len(self._issued) < WINDOW * workers:
+        while len(self._issued) < WINDOW * workers and not self._paused:
             shard = next(self._fresh, None)
             if shard is None:
                 break
@@ -226,43 +211,33 @@ class Coordinator:
             except BaseException:
                 self._fresh = itertools.chain([shard], self._fresh)
                 raise
-        if not self._issued:
-            self._land_condemned()
+        if not self._issued and self._quarantine.waiting and not self._paused:
+            self._land_waiting()
 
     def _issue(self, shard: int) -> None:
         """Hand a shard out, unless an earlier session did and its result or its worker is still there."""
         if self._ledger.states([shard])[shard] == "absent":
             self._ledger.issue(shard, self._shards.blob(shard))
-            self._send(shard, FRESH_PRIORITY)
+            self._feeder.send(shard, FRESH_PRIORITY)
         self._issued.add(shard)
-
-    def _send(self, shard: int, priority: int) -> None:
-        message = ShardMessage(run_id=self.spec.run_id, shard=shard)
-        self._app.send_task(
-            TASK, args=(message.encode(),), queue=QUEUE, priority=priority, ignore_result=True, argsrepr=f"{message.run_id}/{shard}"
-        )
 
     def _retry(self, shard: int) -> None:
         """An attempt ended without a result and nobody holds the shard: try again, or give it up."""
         if shard in self._records or shard not in self._issued:
             return
-        if self._quarantine.is_over_cap(attempts := self._ledger.attempts(shard)):
-            logger.error("shard %d ended its engine in %d attempts: its rows become error rows", shard, attempts)
-            self._quarantine.condemn(shard)
-            self._issued.discard(shard)
-            if self._quarantine.proven:
-                self._land_condemned()
+        if self._quarantine.is_hopeless(self._ledger.attempts(shard), self.spec.shard_records(shard)):
+            logger.error("shard %d ended its worker in every attempt, also record by record: its rows become error rows", shard)
+            table = error_rows(table_from_bytes(self._shards.blob(shard)), self.spec, hopeless_error())
+            self._land(shard, table, quarantine_report(self.spec, shard, self._ledger.attempts(shard), table.num_rows))
+            self._quarantine.landed.append(shard)
             return
         # The source may have been asked long ago, and the blob may be gone with the broker's memory.
-        self._ledger.issue(shard, self._shards.blob(shard))
-        self._send(shard, RETRY_PRIORITY)
+        self._feeder.send_again(self._ledger, shard, self._shards.blob(shard))
 
-    def _land_condemned(self) -> None:
-        self._quarantine.check()
-        for shard in self._quarantine.waiting:
-            table = error_rows(table_from_bytes(self._shards.blob(shard)), self.spec, self._quarantine.error())
-            self._land(shard, table, quarantine_report(self.spec, shard, self._quarantine.cap, table.num_rows))
-            self._quarantine.note_landed(shard)
+    def _land_waiting(self) -> None:
+        """Land what waited for proof that an engine can work at all."""
+        for shard in self._quarantine.take_waiting():
+            self._land_result(shard, proven=True)
 
     # What comes back.
 
@@ -274,7 +249,7 @@ class Coordinator:
         elif entry is not None:
             self._land_result(entry)
 
-    def _land_result(self, shard: int) -> None:
+    def _land_result(self, shard: int, *, proven: bool = False) -> None:
         if shard in self._records or not 0 <= shard < self.spec.shards:
             self._ledger.settle(shard)  # a second result of a landed shard says the same
             return
@@ -288,15 +263,17 @@ class Coordinator:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unreadable: {error}"))
             return
+        if not (proven or self._quarantine.note_result(shard, table)):
+            self._issued.discard(shard)
+            return
         if self._calibration is not None:
             self._calibration.check(report)
         self._land(shard, table, report)
         self._faults_in_row = 0
         if self._workers is not None:
             self._workers.note_landed(report.worker)
-        if not self._quarantine.proven:
-            self._quarantine.proven = True
-            self._land_condemned()
+        if self._quarantine.proven:
+            self._land_waiting()
 
     def _checked(self, shard: int, rows: bytes) -> pa.Table:
         table = table_from_bytes(rows)
@@ -307,19 +284,16 @@ class Coordinator:
 
     def _land(self, shard: int, table: pa.Table, report: AttemptReport) -> None:
         """Journal, part file, memory, ledger: in this order, so that a kill between any two leaves nothing unexplained."""
-        failed = table.num_rows - table.column("error").null_count
-        part = PartRecord(contract=self._contract, shard=shard, rows=table.num_rows, failed=failed, content_digest=content_digest(table))
-        self._log.append(report)
-        land_part(self._out, part_name(self.spec, shard), table, part)
-        self._remember(part, report.backend)
+        self._folder.land(shard, table, report)
         self._tracker.landed(report)
         self._issued.discard(shard)
         self._ledger.settle(shard)
+        self._error_rate.add(table)
 
     def _handle_fault(self, fault: Fault) -> None:
         if fault.kind == EngineCrashedError.__name__:
-            logger.warning("%s: %s", fault.worker, fault.message)
-            self._quarantine.last_message = f"worker {fault.worker}: {fault.message}"
+            logger.warning("worker %s: shard %d: %s", fault.worker, fault.shard, fault.message)
+            self._quarantine.note_death(fault.shard, f"worker {fault.worker}: {fault.message}")
         elif fault.kind != RunCancelledError.__name__:  # that is a worker which was told to end
             self._faults_in_row += 1
             logger.warning("worker %s: %s: %s", fault.worker, fault.kind, fault.message)
@@ -334,13 +308,23 @@ class Coordinator:
             self._tracker.heard(self._ledger.live())
             if self._ledger.cancelled():
                 self._ending = "cancelling"
+            self._note_pause(self._ledger.paused())
             self._show_progress()
-        if self._is_due("reconcile", INTERVAL_SECONDS):
+        if self._is_due("keep", KEEP_SECONDS):
+            self._stay_keeper()
+        if self._is_due("reconcile", INTERVAL_SECONDS) and not self._paused:
             self._reconcile()
         if self._is_due("refresh", REFRESH_SECONDS):
             self._ledger.refresh()
-        if time.monotonic() >= self._due["manifest"]:
-            self._write_manifest("running")
+        self._folder.keep_manifest()
+
+    def _note_pause(self, reason: str | None) -> None:
+        if reason is not None and not self._paused:
+            logger.warning("the run is paused (%s); `specmill resume` lets it go on", reason)
+        elif reason is None and self._paused:
+            for shard in self._reconciler.adrift(self._issued):
+                self._retry(shard)
+        self._paused = reason is not None
 
     def _is_due(self, name: str, seconds: float) -> bool:
         now = time.monotonic()
@@ -353,7 +337,8 @@ class Coordinator:
         if not self._ledger.is_open():
             logger.warning("the broker has forgotten the run; everything in flight is handed out again")
             self._ledger.open(self.spec, self._records)
-            self._fresh = itertools.chain(sorted(self._issued), self._fresh)
+            self._fleet.add_run(self.spec.run_id)
+            self._fresh = itertools.chain(sorted(self._issued | set(self._quarantine.take_waiting())), self._fresh)
             self._issued.clear()
             return
         findings = self._reconciler.look(self._issued)
@@ -391,17 +376,20 @@ class Coordinator:
                 shards_total=self.spec.shards,
                 shards_done=len(self._records),
                 issued=self._issued,
-                ending=self._ending,
+                ending=self._ending or ("paused" if self._paused else None),
             )
         )
 
     def _close(self) -> None:
-        """Leave nothing of the run in the broker, and everything in the folder."""
+        """Leave nothing of the run in the broker, and everything in the folder; a submitted run goes on without us."""
         try:
-            self._ledger.close()
+            if self._keeps and (len(self._records) == self.spec.shards or not self._ledger.is_submitted()):
+                self._ledger.close()
+                self._fleet.remove_run(self.spec.run_id)
+            self._lock.leave()
         except BROKER_ERRORS as error:
             logger.warning("the run's keys stay in the broker until their time is up: %s", error)
         finally:
-            self._log.close()
+            self._folder.close()
             self._app.close()
             self._client.close()

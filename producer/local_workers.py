@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from schemas.errors import EngineError
+from worker.engine_watch import STALL_SECONDS
 from worker.lease import LEASE_SECONDS
-from worker.main import BROKER_VARIABLE, END_SECONDS, worker_name
+from worker.main import BROKER_VARIABLE, END_SECONDS, NO_ENGINE, worker_name
 
 MAX_BARREN_LIVES = 5  # of one worker in a row, each ended before it landed a shard
 FIRST_PAUSE_SECONDS = 0.25  # before the second restart in a row; doubles
@@ -38,7 +39,15 @@ class _Slot:
 class LocalWorkers:
     """A fixed number of workers as a context; `tend` keeps the number."""
 
-    def __init__(self, count: int, broker_url: str, folder: Path, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        count: int,
+        broker_url: str,
+        folder: Path,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
         """Args.
 
         Args:
@@ -46,9 +55,10 @@ class LocalWorkers:
             broker_url: the broker they serve.
             folder: for their output, `worker-N.log`.
             lease_seconds: time to live of their leases.
+            stall_seconds: how long their engines may go on without a new token.
         """
         self._broker_url = broker_url
-        self._lease_seconds = lease_seconds
+        self._options = [f"--lease-seconds={lease_seconds}", f"--stall-timeout={stall_seconds}"]
         self._slots = [_Slot(folder / f"worker-{index}.log") for index in range(count)]
 
     def __len__(self) -> int:
@@ -90,7 +100,7 @@ class LocalWorkers:
             Names of the workers that have died since the last call; their leases may be released.
 
         Raises:
-            EngineError: one died again and again without landing anything; the message has its last lines.
+            EngineError: one died again and again without landing anything, or its engine does not start; the message has its last lines.
         """
         dead = []
         for slot in self._slots:
@@ -106,6 +116,8 @@ class LocalWorkers:
         slot.process = None
         slot.barren_lives += 1
         logger.warning("worker %s ended with code %s", worker_name(process.pid), process.returncode)
+        if process.returncode == NO_ENGINE:
+            raise EngineError(f"a worker gave up, because its engine does not start; its last lines:\n{_last_lines(slot.log)}")
         if slot.barren_lives >= MAX_BARREN_LIVES:
             raise EngineError(
                 f"a worker ended {slot.barren_lives} times in a row before it landed a shard, the last time with code "
@@ -119,7 +131,7 @@ class LocalWorkers:
         with slot.log.open("ab") as log:
             slot.process = subprocess.Popen(
                 # -P: the user's folder must not lend us a module named like one of ours.
-                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", f"--lease-seconds={self._lease_seconds}"],
+                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", *self._options],
                 env={**os.environ, BROKER_VARIABLE: self._broker_url},
                 stdin=subprocess.PIPE,
                 stdout=log,

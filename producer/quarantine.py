@@ -1,7 +1,8 @@
-"""`Quarantine`: shards whose engine died too often, and the error rows that stand for them.
+"""`Quarantine`: shards that end their engine, and whether they or the engine are to blame.
 
-An engine that dies on every shard (out of memory while it loads, a broken driver) must not turn a whole dataset into error rows. So
-condemned shards wait until some shard has landed; without that, a few of them end the session instead.
+A shard that ended its engine twice runs record by record, and the record that kills becomes an error row. But an engine that dies on
+everything (out of memory, a broken driver) must not turn a whole dataset into error rows. So until some engine has completed a row in
+this session, shards of which nothing came back alive wait, and a few more deaths end the session instead.
 """
 
 import time
@@ -9,77 +10,91 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from schemas.errors import EngineCrashedError, EngineError, RowError
+from schemas.errors import EngineCrashedError, EngineError
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
-from worker.engine.completion import Completion, completions_to_table, requests_from_blob
+from worker.feeder import CAREFUL_AFTER
 
-CONDEMNED_LIMIT = 3  # condemned shards, while nothing has landed, that end the session
+DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that end the session
+SPARE_ATTEMPTS = 6  # beyond two for every record, before a shard is condemned whole: whatever kills is no record
 NO_BACKEND = Backend(device="none", chip="-", mlx="-", blas="", row_invariant=True)
 
 
 @dataclass
 class Quarantine:
-    """The condemned shards of a session.
+    """The suspects of a session.
 
     Attributes:
-        cap: attempts at a shard before it is condemned.
-        proven: whether an engine has completed a shard in this session.
+        proven: whether an engine has completed a row in this session.
         last_message: what the last engine to die said.
-        landed: shards whose error rows have landed.
+        waiting: shards of which no row came back alive, while nothing is proven.
+        landed: shards with rows that killed their engine.
     """
 
-    cap: int
     proven: bool = False
     last_message: str = ""
+    waiting: list[int] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
-    _waiting: list[int] = field(default_factory=list)
+    _deaths: int = 0
+    _suspects: set[int] = field(default_factory=set)
 
-    def is_over_cap(self, attempts: int) -> bool:
-        """Whether a shard has had its chances."""
-        return attempts >= self.cap
+    def is_hopeless(self, attempts: int, records: int) -> bool:
+        """Whether a shard has had its chances, record by record too."""
+        return attempts >= CAREFUL_AFTER + 2 * records + SPARE_ATTEMPTS
 
-    def condemn(self, shard: int) -> None:
-        """The shard gets no further attempt.
+    def note_death(self, shard: int, message: str, deaths: int = 1) -> None:
+        """An engine died while it had the shard.
 
         Raises:
-            EngineError: as `check`.
+            EngineError: too many have died, and none has completed anything.
         """
-        self._waiting.append(shard)
+        self.last_message = message
+        self._deaths += deaths
+        self._suspects.add(shard)
         self.check()
 
     def check(self) -> None:
-        """Make sure that the shards are to blame.
+        """Make sure that shards are to blame and not engines.
 
         Raises:
-            EngineError: too many are condemned while no shard has landed.
+            EngineError: as `note_death`.
         """
-        if not self.proven and len(self._waiting) >= CONDEMNED_LIMIT:
+        if not self.proven and self._deaths >= DEATHS_LIMIT:
             raise EngineError(
-                f"the engine died in all of {self.cap * len(self._waiting)} attempts at {len(self._waiting)} shards and completed none; "
+                f"the engine died in all of {self._deaths} attempts at {len(self._suspects)} shards and completed none; "
                 f"the last time: {self.last_message}"
             )
 
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """Condemned shards whose error rows have not landed."""
-        return tuple(self._waiting)
+    def note_result(self, shard: int, table: pa.Table) -> bool:
+        """Whether a shard's rows may land; if not, it waits.
 
-    def note_landed(self, shard: int) -> None:
-        """The error rows of a condemned shard have landed."""
-        self._waiting.remove(shard)
-        self.landed.append(shard)
+        Args:
+            shard: shard index.
+            table: its rows.
 
-    def error(self) -> EngineCrashedError:
-        """The error of every row of a condemned shard; the same words in every run, so that part files are equal."""
-        return EngineCrashedError(f"the engine process died in each of {self.cap} attempts at the shard that holds this row")
+        Raises:
+            EngineError: as `note_death`.
+        """
+        killers = table.column("error").combine_chunks().field("type").to_pylist().count(EngineCrashedError.__name__)
+        if killers and shard not in self.landed:
+            self.landed.append(shard)
+        self.proven = self.proven or killers < table.num_rows
+        if killers == table.num_rows and not self.proven and table.num_rows:
+            self.waiting.append(shard)
+            self.note_death(shard, self.last_message)
+            return False
+        return True
+
+    def take_waiting(self) -> list[int]:
+        """The shards that wait, to be landed now."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
 
 
-def error_rows(blob: pa.Table, spec: RunSpec, error: RowError) -> pa.Table:
-    """The dataset rows of a shard, schema `row_schema`, all of them error rows."""
-    completions = [Completion.failed(request, error) for request in requests_from_blob(blob, spec)]
-    return completions_to_table(blob, completions, logprobs=spec.logprobs)
+def hopeless_error() -> EngineCrashedError:
+    """The error of every row of a shard that cannot be run at all; the same words in every run, so that part files are equal."""
+    return EngineCrashedError("the worker died in every attempt at the shard that holds this row, also record by record")
 
 
 def quarantine_report(spec: RunSpec, shard: int, attempt: int, rows: int) -> AttemptReport:

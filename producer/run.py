@@ -64,10 +64,20 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         lock = stack.enter_context(RunLock(options.out))
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
-        workers = stack.enter_context(LocalWorkers(options.workers, broker_url, lock.folder)) if options.workers else None
+        local = LocalWorkers(options.workers, broker_url, lock.folder, stall_seconds=options.stall_timeout)
+        workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()
         source = ShardSource(plan.source)
-        coordinator = Coordinator(plan.spec, options.out, broker_url, source, show, workers=workers, calibration=watch)
+        coordinator = Coordinator(
+            plan.spec,
+            options.out,
+            broker_url,
+            source,
+            show,
+            workers=workers,
+            max_error_rate=options.max_error_rate,
+            calibration=watch,
+        )
         try:
             manifest = coordinator.run(stop)
         except redis.RedisError as error:

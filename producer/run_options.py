@@ -6,10 +6,12 @@ from pathlib import Path
 
 from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
+from worker.engine_watch import STALL_SECONDS
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
 DEFAULT_SHARD_SIZE = 64
+DEFAULT_MAX_ERROR_RATE = 0.5
 BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
 ON_BAD_INPUT = ("refuse", "error-row")
@@ -44,6 +46,8 @@ class RunOptions:
         raw: encode prompts as they stand, without the chat template.
         logprobs: store every token's log-probability.
         ignore_calibration: go on when an engine contradicts itself.
+        max_error_rate: largest share of failed rows, judged after the first few; bad lines that are kept do not count.
+        stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
     prompts: Path
@@ -69,6 +73,8 @@ class RunOptions:
     raw: bool = False
     logprobs: bool = False
     ignore_calibration: bool = False
+    max_error_rate: float = DEFAULT_MAX_ERROR_RATE
+    stall_timeout: float = STALL_SECONDS
 
     @property
     def resolved_depth(self) -> int:

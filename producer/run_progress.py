@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from schemas.profile import Backend
 from schemas.progress import Tally
 
-PHASES = ("loading model", "generating", "done", "cancelling")
+PHASES = ("loading model", "generating", "paused", "done", "cancelling")
 
 
 @dataclass(frozen=True)

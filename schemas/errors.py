@@ -67,6 +67,14 @@ class EngineError(SpecmillError):
     """The engine process failed as a whole: it did not start, or broke its protocol."""
 
 
+class EngineStartError(EngineError):
+    """The engine process died before it had loaded its model: the machine or the model is to blame, no shard."""
+
+
+class TooManyErrorsError(SpecmillError):
+    """More rows fail than `--max-error-rate` allows: the run is misconfigured."""
+
+
 class BrokerError(SpecmillError):
     """The broker cannot be started, reached or trusted."""
 

@@ -5,7 +5,8 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
 
     R:spec             string  the RunSpec; without it there is no run, and no script below writes anything
     R:done             bitmap  landed shards
-    R:issued           set     shards that were handed out and have not landed
+    R:issued           set     shards that were handed out and whose results are not there yet
+    R:finished         set     shards whose results are there and have not landed
     R:blob:{shard}     string  input of an issued shard, Arrow IPC
     R:lease:{shard}    string  token of the worker that holds the shard; lives for the lease's seconds only
     R:attempts         hash    shard → attempts begun in this session of the coordinator
@@ -13,7 +14,14 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
     R:ready            list    shards whose results wait
     R:faults           list    Fault, oldest first, until the coordinator has read them
     R:live             hash    worker → LiveReport
+    R:careful          set     shards that ended their engine twice and now run record by record
+    R:deaths:{shard}   hash    record → times it was begun alone and not ended: what the engine died of
     R:cancel           string  set to end the run early
+    R:pause            string  why the run is held: nothing is handed out, and what is in work is given up
+    R:keeper           string  who feeds and reconciles: `worker.keeper_lock`
+    R:submitted        string  set for a run that goes on without a coordinator: all its blobs lie there from the beginning
+
+Keys that workers write live as long as R:spec: an hour after its coordinator's last sign, or a week for a submitted run.
 
 Workers write through scripts that look at R:spec first, so a worker that wakes up after the end of a run leaves nothing behind.
 """
@@ -29,11 +37,18 @@ from schemas.run_spec import RunSpec
 from worker.reports import Fault, LiveReport
 
 KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is there
+SUBMITTED_SECONDS = 7 * 24 * 3600  # of a run that goes on without a coordinator
+RUN_KEYS = (
+    *("spec", "done", "issued", "finished", "attempts", "ready", "faults", "live", "careful"),
+    *("cancel", "pause", "keeper", "submitted"),
+)
+SHARD_KEYS = ("blob", "result", "lease", "deaths")
 
 _CLAIM = """
-local spec, done, result, lease, attempts = unpack(KEYS)
-local shard, token, ttl, key_ttl = unpack(ARGV)
-if redis.call('EXISTS', spec) == 0 then return {'gone', 0} end
+local spec, done, result, lease, attempts, pause, cancel = unpack(KEYS)
+local shard, token, ttl = unpack(ARGV)
+local key_ttl = redis.call('PTTL', spec)
+if key_ttl <= 0 or redis.call('EXISTS', pause, cancel) > 0 then return {'gone', 0} end
 if redis.call('GETBIT', done, shard) == 1 or redis.call('EXISTS', result) == 1 then return {'done', 0} end
 local holder = redis.call('GET', lease)
 if holder == token then return {'claimed', tonumber(redis.call('HGET', attempts, shard))} end
@@ -45,9 +60,9 @@ return {'claimed', attempt}
 """
 
 _RENEW = """
-local spec, done, lease, cancel = unpack(KEYS)
+local spec, done, lease, cancel, pause = unpack(KEYS)
 local shard, token, ttl = unpack(ARGV)
-if redis.call('EXISTS', spec) == 0 or redis.call('EXISTS', cancel) == 1 then return 'cancelled' end
+if redis.call('EXISTS', spec) == 0 or redis.call('EXISTS', cancel, pause) > 0 then return 'cancelled' end
 if redis.call('GETBIT', done, shard) == 1 then return 'lost' end
 local holder = redis.call('GET', lease)
 if holder and holder ~= token then return 'lost' end
@@ -66,9 +81,10 @@ return 1
 """
 
 _DELIVER = """
-local spec, done, result, ready, lease, live = unpack(KEYS)
-local shard, token, rows, report, worker, idle, key_ttl = unpack(ARGV)
-if redis.call('EXISTS', spec) == 0 then return 'gone' end
+local spec, done, result, ready, lease, live, issued, finished = unpack(KEYS)
+local shard, token, rows, report, worker, idle = unpack(ARGV)
+local key_ttl = redis.call('PTTL', spec)
+if key_ttl <= 0 then return 'gone' end
 local holder = redis.call('GET', lease)
 if holder and holder ~= token then return 'lost' end
 if redis.call('GETBIT', done, shard) == 0 and redis.call('EXISTS', result) == 0 then
@@ -76,6 +92,9 @@ if redis.call('GETBIT', done, shard) == 0 and redis.call('EXISTS', result) == 0 
   redis.call('PEXPIRE', result, key_ttl)
   redis.call('RPUSH', ready, shard)
   redis.call('PEXPIRE', ready, key_ttl)
+  redis.call('SREM', issued, shard)
+  redis.call('SADD', finished, shard)
+  redis.call('PEXPIRE', finished, key_ttl)
 end
 redis.call('DEL', lease)
 redis.call('HSET', live, worker, idle)
@@ -84,17 +103,27 @@ return 'delivered'
 """
 
 _RECORD_FAULT = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local key_ttl = redis.call('PTTL', KEYS[1])
+if key_ttl <= 0 then return 0 end
 redis.call('RPUSH', KEYS[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
+redis.call('PEXPIRE', KEYS[2], key_ttl)
 return 1
 """
 
 _REPORT_LIVE = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local key_ttl = redis.call('PTTL', KEYS[1])
+if key_ttl <= 0 then return 0 end
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], key_ttl)
 return 1
+"""
+
+_COUNT_DEATH = """
+local key_ttl = redis.call('PTTL', KEYS[1])
+if key_ttl <= 0 then return 0 end
+local deaths = redis.call('HINCRBY', KEYS[2], ARGV[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[2], key_ttl)
+return deaths
 """
 
 
@@ -103,10 +132,9 @@ class Ledger:
 
     def __init__(self, client: redis.Redis, run_id: str) -> None:
         self._redis = client
+        self._key_seconds = KEY_SECONDS
         self._prefix = f"run:{run_id}"
-        self._key_ms = KEY_SECONDS * 1000
-        names = ("spec", "done", "issued", "attempts", "ready", "faults", "live", "cancel")
-        self._key = {name: f"{self._prefix}:{name}" for name in names}
+        self._key = {name: f"{self._prefix}:{name}" for name in RUN_KEYS}
 
     def _of(self, kind: str, shard: int) -> str:
         return f"{self._prefix}:{kind}:{shard}"
@@ -133,15 +161,20 @@ class Ledger:
         """Begin an attempt: count it and take the lease, in one step.
 
         Returns:
-            The attempt's number, from 1; 0 when the shard is done, held by another worker, or of a run that is over.
+            The attempt's number, from 1; 0 when the shard is done, held by another worker, or of a run that is over or paused.
         """
-        keys = [self._key["spec"], self._key["done"], self._of("result", shard), self._of("lease", shard), self._key["attempts"]]
-        state, attempt = self._run(_CLAIM, keys, [shard, token, int(lease_seconds * 1000), self._key_ms])
+        keys = [self._key["spec"], self._key["done"], self._of("result", shard), self._of("lease", shard)]
+        keys += [self._key[name] for name in ("attempts", "pause", "cancel")]
+        state, attempt = self._run(_CLAIM, keys, [shard, token, int(lease_seconds * 1000)])
         return int(attempt) if state == b"claimed" else 0
 
     def renew(self, shard: int, token: str, lease_seconds: float) -> str:
-        """Extend the lease, or take it again when it has run out and nobody else has it: `held`, `lost` or `cancelled`."""
-        keys = [self._key["spec"], self._key["done"], self._of("lease", shard), self._key["cancel"]]
+        """Extend the lease, or take it again when it has run out and nobody else has it.
+
+        Returns:
+            `held`; `lost` to another worker; or `cancelled`: the run is over, cancelled or paused.
+        """
+        keys = [self._key["spec"], self._key["done"], self._of("lease", shard), self._key["cancel"], self._key["pause"]]
         return cast("bytes", self._run(_RENEW, keys, [shard, token, int(lease_seconds * 1000)])).decode()
 
     def release(self, shard: int, token_prefix: str, *, forgive: bool = False) -> bool:
@@ -159,22 +192,39 @@ class Ledger:
         """Hand a finished shard to the coordinator and give the lease back, in one step: `delivered`, `lost` or `gone`."""
         named = ("spec", "done")
         keys = [*(self._key[name] for name in named), self._of("result", shard), self._key["ready"], self._of("lease", shard)]
-        args = [shard, token, rows, report.to_json(), report.worker, idle.to_json(), self._key_ms]
-        return cast("bytes", self._run(_DELIVER, [*keys, self._key["live"]], args)).decode()
+        args = [shard, token, rows, report.to_json(), report.worker, idle.to_json()]
+        keys += [self._key[name] for name in ("live", "issued", "finished")]
+        return cast("bytes", self._run(_DELIVER, keys, args)).decode()
 
     def record_fault(self, fault: Fault) -> None:
         """Tell the coordinator about an attempt that produced nothing."""
-        self._run(_RECORD_FAULT, [self._key["spec"], self._key["faults"]], [fault.to_json(), self._key_ms])
+        self._run(_RECORD_FAULT, [self._key["spec"], self._key["faults"]], [fault.to_json()])
 
     def report_live(self, worker: str, live: LiveReport) -> None:
         """Show the worker's present state."""
-        self._run(_REPORT_LIVE, [self._key["spec"], self._key["live"]], [worker, live.to_json(), self._key_ms])
+        self._run(_REPORT_LIVE, [self._key["spec"], self._key["live"]], [worker, live.to_json()])
+
+    def is_careful(self, shard: int) -> bool:
+        """Whether the shard is to run record by record."""
+        return bool(self._redis.sismember(self._key["careful"], str(shard)))
+
+    def begin_record(self, shard: int, record: int) -> int:
+        """Count a record as deadly before it is begun: whatever ends this worker now, the next one knows.
+
+        Returns:
+            How often it was begun and not ended, this time included; 0 for a run that is over.
+        """
+        return int(self._run(_COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, 1]))
+
+    def end_record(self, shard: int, record: int) -> None:
+        """Take `begin_record` back: the engine lives."""
+        self._run(_COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, -1])
 
     def forget_worker(self, worker: str) -> None:
         """Take a worker off the live table."""
         self._redis.hdel(self._key["live"], worker)
 
-    # What the coordinator does.
+    # What the coordinator, or a keeper in its place, does.
 
     def open(self, spec: RunSpec, done: Iterable[int]) -> None:
         """Begin a session: set the spec and the landed shards, forget old attempts and faults, keep leases and results that still stand."""
@@ -182,29 +232,55 @@ class Ledger:
         bitmap = bytearray((max(landed) // 8 + 1) if landed else 0)
         for shard in landed:
             bitmap[shard // 8] |= 0x80 >> shard % 8
-        for shard in self.issued() & landed:
+        if self.is_submitted():
+            self._key_seconds = SUBMITTED_SECONDS
+        for shard in (self.issued() | self.finished()) & landed:
             self.settle(shard)
         with self._redis.pipeline() as pipe:
-            pipe.delete(*(self._key[name] for name in ("attempts", "faults", "live", "cancel", "done")))
+            pipe.delete(*(self._key[name] for name in ("attempts", "faults", "live", "cancel", "done", "careful")))
             if bitmap:
-                pipe.set(self._key["done"], bytes(bitmap), ex=KEY_SECONDS)
-            pipe.set(self._key["spec"], spec.to_json(), ex=KEY_SECONDS)
+                pipe.set(self._key["done"], bytes(bitmap), ex=self._key_seconds)
+            pipe.set(self._key["spec"], spec.to_json(), ex=self._key_seconds)
             pipe.execute()
 
     def is_open(self) -> bool:
         """Whether Redis still knows the run."""
         return bool(self._redis.exists(self._key["spec"]))
 
+    def is_submitted(self) -> bool:
+        """Whether the run goes on without a coordinator."""
+        return bool(self._redis.exists(self._key["submitted"]))
+
+    def submit(self) -> None:
+        """Let the run go on without a coordinator; call it before `open`, and `store` every shard after it."""
+        self._key_seconds = SUBMITTED_SECONDS
+        self._redis.set(self._key["submitted"], 1, ex=SUBMITTED_SECONDS)
+
+    def store(self, shard: int, blob: bytes) -> None:
+        """Put the input of a shard of a submitted run where keepers and workers find it."""
+        self._redis.set(self._of("blob", shard), blob, ex=self._key_seconds)
+
     def issued(self) -> set[int]:
-        """Shards that were handed out and have not landed."""
+        """Shards that were handed out and whose results are not there yet."""
         return {int(shard) for shard in cast("set[bytes]", self._redis.smembers(self._key["issued"]))}
 
-    def issue(self, shard: int, blob: bytes) -> None:
-        """Put a shard's input where workers find it."""
+    def finished(self) -> set[int]:
+        """Shards whose results are there and have not landed."""
+        return {int(shard) for shard in cast("set[bytes]", self._redis.smembers(self._key["finished"]))}
+
+    def done(self) -> set[int]:
+        """Landed shards."""
+        bitmap = cast("bytes | None", self._redis.get(self._key["done"])) or b""
+        return {8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte & 0x80 >> bit}
+
+    def issue(self, shard: int, blob: bytes | None = None) -> None:
+        """Hand a shard out; without `blob` its input is there already."""
         with self._redis.pipeline() as pipe:
-            pipe.set(self._of("blob", shard), blob, ex=KEY_SECONDS)
+            if blob is not None:
+                pipe.set(self._of("blob", shard), blob, ex=self._key_seconds)
+            pipe.srem(self._key["finished"], shard)
             pipe.sadd(self._key["issued"], shard)
-            pipe.expire(self._key["issued"], KEY_SECONDS)
+            pipe.expire(self._key["issued"], self._key_seconds)
             pipe.execute()
 
     def states(self, shards: Iterable[int]) -> dict[int, str]:
@@ -245,10 +321,19 @@ class Ledger:
         """The shard has landed: nothing of it stays but its bit."""
         with self._redis.pipeline() as pipe:
             pipe.setbit(self._key["done"], shard, 1)
-            pipe.expire(self._key["done"], KEY_SECONDS)
+            pipe.expire(self._key["done"], self._key_seconds)
             pipe.srem(self._key["issued"], shard)
+            pipe.srem(self._key["finished"], shard)
             pipe.hdel(self._key["attempts"], str(shard))
-            pipe.delete(*(self._of(kind, shard) for kind in ("blob", "result", "lease")))
+            pipe.delete(*(self._of(kind, shard) for kind in SHARD_KEYS))
+            pipe.srem(self._key["careful"], shard)
+            pipe.execute()
+
+    def be_careful(self, shard: int) -> None:
+        """From the next attempt on, the shard runs record by record."""
+        with self._redis.pipeline() as pipe:
+            pipe.sadd(self._key["careful"], shard)
+            pipe.expire(self._key["careful"], self._key_seconds)
             pipe.execute()
 
     def attempts(self, shard: int) -> int:
@@ -271,23 +356,44 @@ class Ledger:
 
     def cancel(self) -> None:
         """Ask for the run's end."""
-        self._redis.set(self._key["cancel"], 1, ex=KEY_SECONDS)
+        self._redis.set(self._key["cancel"], 1, ex=SUBMITTED_SECONDS)
+
+    def paused(self) -> str | None:
+        """Why the run is held, or None while it is not."""
+        reason = cast("bytes | None", self._redis.get(self._key["pause"]))
+        return None if reason is None else reason.decode()
+
+    def pause(self, reason: str) -> None:
+        """Hold the run: workers give up what they have of it."""
+        self._redis.set(self._key["pause"], reason, ex=SUBMITTED_SECONDS)
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        self._redis.delete(self._key["pause"])
+
+    def next_fault(self) -> Fault | None:
+        """The next fault, without waiting."""
+        text = cast("bytes | None", self._redis.lpop(self._key["faults"]))
+        return None if text is None else Fault.from_json(text)
 
     def refresh(self) -> None:
-        """Renew the time to live of everything but the leases."""
+        """Renew the time to live of everything but the leases and the keeper's lock."""
         with self._redis.pipeline(transaction=False) as pipe:
-            for key in self._key.values():
-                pipe.expire(key, KEY_SECONDS)
-            for shard in self.issued():
-                pipe.expire(self._of("blob", shard), KEY_SECONDS)
-                pipe.expire(self._of("result", shard), KEY_SECONDS)
+            for name, key in self._key.items():
+                if name not in ("keeper", "cancel", "pause"):
+                    pipe.expire(key, self._key_seconds)
+            for shard in self.issued() | self.finished():
+                pipe.expire(self._of("blob", shard), self._key_seconds)
+                pipe.expire(self._of("result", shard), self._key_seconds)
             pipe.execute()
 
     def close(self) -> None:
         """Delete every key of the run; workers that still hold a shard notice and drop it."""
-        shards = self.issued()
+        shards = self.issued() | self.finished()
+        if self.is_submitted() and (spec := self.spec()) is not None:
+            shards |= set(range(spec.shards)) - self.done()
         # The spec goes first: from then on no worker writes.
         self._redis.delete(self._key["spec"])
-        keys = [*self._key.values(), *(self._of(kind, shard) for shard in shards for kind in ("blob", "result", "lease"))]
+        keys = [*self._key.values(), *(self._of(kind, shard) for shard in shards for kind in SHARD_KEYS)]
         for start in range(0, len(keys), 500):
             self._redis.delete(*keys[start : start + 500])

@@ -18,14 +18,20 @@ from celery import Celery
 from celery.worker import state as celery_state
 
 from schemas.errors import BrokerError
-from worker.app import TASK, make_app
+from worker.app import FRESH_PRIORITY, TASK, make_app
 from worker.engine.client import EngineProcess
+from worker.engine_watch import STALL_SECONDS
+from worker.feeder import Feeder
+from worker.keeper import Keeper
 from worker.lease import LEASE_SECONDS
 from worker.redis_client import masked, password_of
 from worker.task import ShardTask
 
 BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
-END_SECONDS = 5.0  # from the wish to end to a forced end
+DRAIN_SECONDS = 30.0  # from SIGTERM on, for the shard in work; then it is given up
+END_SECONDS = 5.0  # from giving up to a forced end
+NO_ENGINE = 3  # exit code of a worker whose engine does not start
+IDLE_SECONDS = 5.0  # with a message reserved and nothing in work, after which the consumer is taken for stuck
 RESTART_SECONDS = 1.0  # between two lives of the Celery part
 
 logger = logging.getLogger("specmill.worker")
@@ -42,30 +48,52 @@ def run_worker(
     *,
     die_with_parent: bool = False,
     lease_seconds: float = LEASE_SECONDS,
+    stall_seconds: float = STALL_SECONDS,
+    drain_seconds: float = DRAIN_SECONDS,
+    models: tuple[str, ...] = (),
     level: int = logging.INFO,
 ) -> int:
     """Serve shards until SIGTERM or SIGINT; call it from the main thread.
+
+    The first signal lets the shard in work finish, if it does so in time; the second gives it up at once. Either way nothing is lost.
 
     Args:
         broker_url: where the queue and the ledger are. A broker that is away is waited for.
         name: the worker's own name, unique among the workers of a broker; `host:pid` when None.
         die_with_parent: also end when standard input ends.
         lease_seconds: time to live of a lease; the coordinator must use the same.
+        stall_seconds: longest time without a new token before the engine is killed; 0 waits for ever.
+        drain_seconds: how long the first signal lets a shard go on.
+        models: names of the models that it may load; none means any. Shards of others are left to other workers.
         level: logging level.
 
     Returns:
-        The process's exit code, 0 after an orderly end.
+        The process's exit code: 0 after an orderly end, `NO_ENGINE` when the engine does not start.
 
     Raises:
         BrokerError: not a broker address.
     """
     _set_up_logging(broker_url, level)
-    ending = _Ending()
+    ending = _Ending(drain_seconds)
     engine = EngineProcess()
     name = name or worker_name()
-    task = ShardTask(broker_url, name, engine, ending.is_set, lease_seconds=lease_seconds)
-    ending.watch(task, engine, parent=die_with_parent)
     app = make_app(broker_url)
+    task = ShardTask(
+        broker_url,
+        name,
+        engine,
+        ending.hurried,
+        give_up=ending.give_up,
+        send_back=lambda message: Feeder(app, message.run_id).send(message.shard, FRESH_PRIORITY),
+        models=models,
+        lease_seconds=lease_seconds,
+        stall_seconds=stall_seconds,
+    )
+    ending.watch(task, engine, parent=die_with_parent)
+    threading.Thread(target=_watch_consumer, args=(task, ending), name="consumer-watch", daemon=True).start()
+    keeper = Keeper(broker_url, app, task.card, lease_seconds=lease_seconds)
+    keeping = threading.Thread(target=keeper.run, args=(ending.wait, ending.is_set), name="keeper", daemon=True)
+    keeping.start()
     _register(app, task)
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
     try:
@@ -79,11 +107,12 @@ def run_worker(
         task.close()
         engine.close()
         ending.done()
-    return 0
+    return ending.code
 
 
 def _serve(app: Celery) -> None:
     """One life of the Celery part."""
+    celery_state.reset_state()
     celery_state.should_stop = None
     worker = app.WorkController(
         hostname=f"specmill-{os.getpid()}@{socket.gethostname()}",
@@ -104,18 +133,50 @@ def _register(app: Celery, task: ShardTask) -> None:
         return task(message)
 
 
-class _Ending:
-    """The wish to end, however it is expressed, and the promise that it is kept in time."""
+def _watch_consumer(task: ShardTask, ending: "_Ending") -> None:
+    """Restart a consumer that holds a message which never reaches the task: Celery's thread pool swallows what is raised on the way."""
+    idle_since, calls = time.monotonic(), 0
+    while not ending.is_set():
+        ending.wait(0.5)
+        if task.busy or task.calls != calls or not celery_state.reserved_requests:
+            idle_since, calls = time.monotonic(), task.calls
+        elif time.monotonic() - idle_since > IDLE_SECONDS:
+            logger.error("a message was received and nothing works on it: the consumer is stuck and starts again")
+            idle_since = time.monotonic()
+            celery_state.should_stop = 0
 
-    def __init__(self) -> None:
+
+class _Ending:
+    """The wish to end, however it is expressed, and the promise that it is kept in time.
+
+    Attributes:
+        code: exit code of the process.
+    """
+
+    def __init__(self, drain_seconds: float) -> None:
+        self.code = 0
+        self._drain_seconds = drain_seconds
         self._wished = threading.Event()
+        self._hurry = threading.Event()
         self._orphaned = False
         self._done = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._wish())
+            signal.signal(number, lambda *_: self._signalled())
 
     def is_set(self) -> bool:
+        """Whether no further message is wanted."""
         return self._wished.is_set()
+
+    def hurried(self) -> bool:
+        """Whether the shard in work is to be given up."""
+        return self._hurry.is_set()
+
+    def give_up(self, why: str) -> None:
+        """End because this worker is of no use."""
+        logger.error("giving up: %s", why)
+        self.code = NO_ENGINE
+        self._hurry.set()
+        self._wish()
 
     def wait(self, seconds: float) -> None:
         self._wished.wait(seconds)
@@ -129,6 +190,11 @@ class _Ending:
         if parent:
             threading.Thread(target=self._follow_parent, name="parent", daemon=True).start()
 
+    def _signalled(self) -> None:
+        if self._wished.is_set():
+            self._hurry.set()
+        self._wish()
+
     def _wish(self) -> None:
         self._wished.set()
         celery_state.should_stop = 0
@@ -138,11 +204,16 @@ class _Ending:
             while os.read(0, 1024):
                 pass
         self._orphaned = True
+        self._hurry.set()
         self._wish()
 
     def _keep(self, task: ShardTask, engine: EngineProcess) -> None:
         """Force the end when it takes too long, or when nobody waits for Celery's farewell: that takes a second."""
         self._wished.wait()
+        drained = time.monotonic() + self._drain_seconds
+        while task.busy and time.monotonic() < drained and not self._hurry.wait(0.05):
+            celery_state.should_stop = 0
+        self._hurry.set()
         deadline = time.monotonic() + END_SECONDS
         while not (self._orphaned and not task.busy) and time.monotonic() < deadline:
             # Celery forgets the wish when a connection breaks while it is being expressed.
@@ -153,7 +224,7 @@ class _Ending:
             logger.error("not ended after %.0f s: forced", END_SECONDS)
         if (pid := engine.pid) is not None:
             os.kill(pid, signal.SIGKILL)
-        os._exit(int(task.busy))
+        os._exit(self.code or int(task.busy))
 
 
 class _MaskingFormatter(logging.Formatter):
@@ -180,12 +251,25 @@ def main() -> None:
     """Entry point of `python -m worker.main`, which local workers run; people use `specmill worker`."""
     parser = argparse.ArgumentParser(prog="worker.main")
     parser.add_argument("--die-with-parent", action="store_true")
+    parser.add_argument("--name")
     parser.add_argument("--lease-seconds", type=float, default=LEASE_SECONDS)
+    parser.add_argument("--stall-timeout", type=float, default=STALL_SECONDS)
+    parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS)
+    parser.add_argument("--model", action="append", default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
     if not broker_url:
         raise BrokerError(f"the environment variable {BROKER_VARIABLE} must hold the broker's address; received ''")
-    sys.exit(run_worker(broker_url, die_with_parent=arguments.die_with_parent, lease_seconds=arguments.lease_seconds))
+    code = run_worker(
+        broker_url,
+        arguments.name,
+        die_with_parent=arguments.die_with_parent,
+        lease_seconds=arguments.lease_seconds,
+        stall_seconds=arguments.stall_timeout,
+        drain_seconds=arguments.drain_seconds,
+        models=tuple(arguments.model),
+    )
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from schemas.errors import DecodeError, EngineCrashedError, LeaseLostError, RunCancelledError, SpecmillError
+from schemas.errors import DecodeError, EngineCrashedError, EngineStartError, LeaseLostError, RunCancelledError, SpecmillError
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
 from worker.engine.client import EngineProcess, ShardOutcome
+from worker.engine_job import EngineJob
+from worker.engine_watch import STALL_SECONDS
+from worker.fleet import WorkerCard
+from worker.keep_awake import KeepAwake
 from worker.lease import LEASE_SECONDS, Lease
 from worker.ledger import Ledger
 from worker.redis_client import BROKER_ERRORS, make_client
@@ -19,6 +23,9 @@ from worker.reports import Fault, LiveReport
 LAND_PATIENCE_SECONDS = 600.0  # how long a finished shard waits for a broker that is away
 FAULT_PAUSE_SECONDS = 0.5  # after the first fault in a row; doubles, so that one broken worker does not starve the others
 MAX_PAUSE_SECONDS = 30.0
+REFUSAL_PAUSE_SECONDS = 0.05  # after a message for a model that this worker may not load; doubles
+MAX_REFUSAL_PAUSE_SECONDS = 2.0
+FAILED_STARTS = 3  # of the engine in a row, after which the worker gives up
 MESSAGE_CHARACTERS = 4000  # of an error's text that travels through the ledger
 
 logger = logging.getLogger(__name__)
@@ -29,6 +36,7 @@ class ShardTask:
 
     Attributes:
         busy: whether a message is in work.
+        calls: messages so far.
     """
 
     def __init__(
@@ -38,27 +46,47 @@ class ShardTask:
         engine: EngineProcess,
         stopping: Callable[[], bool],
         *,
+        give_up: Callable[[str], None] = lambda _: None,
+        send_back: Callable[[ShardMessage], None] = lambda _: None,
+        models: tuple[str, ...] = (),
         lease_seconds: float = LEASE_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
-        """Args are those of `worker.main.run_worker`; `stopping` is polled while a shard runs."""
+        """Args are those of `worker.main.run_worker`.
+
+        `stopping` is polled while a shard runs; `give_up` is told why when this worker's engine cannot even start; `send_back` gets
+        messages for models other than `models`.
+        """
         self._client = make_client(broker_url)
         self._impatient_client = make_client(broker_url, patient=False)
         self._worker = worker
         self._engine = engine
         self._stopping = stopping
+        self._give_up = give_up
+        self._send_back = send_back
+        self._models = models
+        self._model: str | None = None
+        self._refused: str | None = None
+        self._refusals_in_row = 0
+        self._in_work: ShardMessage | None = None
         self._lease_seconds = lease_seconds
+        self._stall_seconds = stall_seconds
+        self._failed_starts = 0
+        self._proven = False
         self._backend: Backend | None = None
         self._beat = 0
         self._faults_in_row = 0
         self._ledger: Ledger | None = None
         self.busy = False
+        self.calls = 0
 
     def __call__(self, data: object) -> str:
         """Work on the shard that a message names; never raises for what a message, a shard or an outage can cause.
 
         Returns:
-            One word for logs and Flower: landed, skipped, dropped, cancelled, lost, crashed or failed.
+            A word for logs and Flower: landed, skipped, dropped, passed on, cancelled, lost, crashed or failed.
         """
+        self.calls += 1
         try:
             message = ShardMessage.decode(data)
         except DecodeError as error:
@@ -71,7 +99,21 @@ class ShardTask:
             logger.warning("shard %d dropped, the broker is away: %s", message.shard, error)
             return "dropped"
         finally:
+            self._in_work = None
             self.busy = False
+
+    def card(self, keeps: tuple[str, ...]) -> WorkerCard:
+        """What this worker says of itself; called from another thread."""
+        message = self._in_work
+        return WorkerCard(
+            name=self._worker,
+            run_id=None if message is None else message.run_id,
+            shard=None if message is None else message.shard,
+            model=self._model,
+            models=self._models,
+            refused=self._refused,
+            keeps=keeps,
+        )
 
     def close(self) -> None:
         """Leave the live table and close the clients."""
@@ -94,11 +136,14 @@ class ShardTask:
         if spec is None or (blob := ledger.blob(shard)) is None:
             logger.info("shard %d of run %s is over or unknown: dropped", shard, message.run_id)
             return "dropped"
+        if self._models and spec.model.name not in self._models:
+            return self._pass_on(message, spec.model.name)
         started, start_clock = time.time(), time.perf_counter()
         renewing = Ledger(self._impatient_client, message.run_id)
         lease = Lease.claim(ledger, renewing, shard, self._worker, self._lease_seconds)
         if lease is None:
             return "skipped"
+        self._in_work, self._refused, self._refusals_in_row = message, None, 0
         try:
             outcome = self._generate(ledger, lease, spec, blob)
             report = self._report(message, lease, outcome, started, time.perf_counter() - start_clock)
@@ -117,6 +162,7 @@ class ShardTask:
         except SpecmillError as error:
             logger.error("shard %d: %s: %s", shard, type(error).__name__, error)
             ledger.release(shard, lease.token, forgive=True)
+            self._note_start(error)
             return self._fail(ledger, shard, error)
         self._faults_in_row = 0
         return "landed"
@@ -132,14 +178,19 @@ class ShardTask:
             return self._stopping() or lease.lost or lease.cancelled
 
         show(Tally())
-        with lease:
+        job = EngineJob(self._engine, spec, lease.shard, on_tally=show, stopped=stopped, stall_seconds=self._stall_seconds)
+        with KeepAwake(), lease:
             try:
-                outcome = self._engine.generate(spec, lease.shard, blob, on_tally=show, stopped=stopped)
+                job.load()
+                self._failed_starts, self._model = 0, spec.model.name
+                careful = ledger.is_careful(lease.shard)
+                outcome = job.careful(blob, ledger, proven=self._proven) if careful else job.whole(blob)
             except RunCancelledError as error:
                 if lease.lost:
                     raise LeaseLostError(f"another worker holds shard {lease.shard}, or it has landed") from error
                 raise
         self._backend = outcome.backend
+        self._proven = self._proven or outcome.tally.rows > outcome.tally.failed
         return outcome
 
     def _land(self, ledger: Ledger, lease: Lease, outcome: ShardOutcome, report: AttemptReport) -> None:
@@ -185,11 +236,30 @@ class ShardTask:
     def _fault(self, shard: int, error: SpecmillError) -> Fault:
         return Fault(worker=self._worker, shard=shard, kind=type(error).__name__, message=str(error)[:MESSAGE_CHARACTERS])
 
+    def _pass_on(self, message: ShardMessage, model: str) -> str:
+        """Leave a message to a worker that may load its model; ever more slowly, while there are only such messages."""
+        self._refused = model
+        self._send_back(message)
+        self._pause(min(REFUSAL_PAUSE_SECONDS * 2**self._refusals_in_row, MAX_REFUSAL_PAUSE_SECONDS))
+        self._refusals_in_row += 1
+        return "passed on"
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._stopping():
+            threading.Event().wait(0.05)
+
+    def _note_start(self, error: SpecmillError) -> None:
+        """Give up on an engine that dies again and again before it has its model: another shard would not help."""
+        if not isinstance(error, EngineStartError):
+            return
+        self._failed_starts += 1
+        if self._failed_starts >= FAILED_STARTS:
+            self._give_up(f"the engine process does not start: {self._failed_starts} attempts in a row; the last one {error}")
+
     def _fail(self, ledger: Ledger, shard: int, error: SpecmillError) -> str:
         """Record a fault of this worker or of the run, then leave the next message to others for a while."""
         ledger.record_fault(self._fault(shard, error))
-        deadline = time.monotonic() + min(FAULT_PAUSE_SECONDS * 2**self._faults_in_row, MAX_PAUSE_SECONDS)
+        self._pause(min(FAULT_PAUSE_SECONDS * 2**self._faults_in_row, MAX_PAUSE_SECONDS))
         self._faults_in_row += 1
-        while time.monotonic() < deadline and not self._stopping():
-            threading.Event().wait(0.1)
         return "failed"

@@ -88,6 +88,20 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")
 @click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
+@click.option(
+    "--max-error-rate",
+    type=click.FloatRange(0.0, 1.0),
+    default=RunOptions.max_error_rate,
+    show_default=True,
+    help="Stop when more than this share of the rows fails, kept bad lines aside; 1 never stops.",
+)
+@click.option(
+    "--stall-timeout",
+    type=click.FloatRange(0.0),
+    default=RunOptions.stall_timeout,
+    show_default=True,
+    help="Seconds without a new token before an engine of this machine is killed and its shard tried again; 0 waits for ever.",
+)
 @click.option("--ignore-calibration", is_flag=True, help="Go on when accepted drafts contradict their acceptance probabilities.")
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
 def run(quiet: bool, **given: Any) -> None:

@@ -18,7 +18,7 @@ from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from producer.manifest_file import read_manifest
 from producer.run_progress import RunProgress
-from schemas.errors import DecodeError, EngineError, LandingError, ModelError, RunMismatchError
+from schemas.errors import DecodeError, EngineError, LandingError, ModelError, RunMismatchError, TooManyErrorsError
 from schemas.shard import ShardMessage
 from worker.app import QUEUE, TASK, make_app
 from worker.ledger import Ledger
@@ -90,7 +90,7 @@ def test_the_ledger_balances_at_every_moment_and_every_key_has_a_time_to_live(ru
 
 def test_progress_shows_rows_before_their_shard_has_landed(run_here: Run, tmp_path: Path) -> None:
     seen: list[RunProgress] = []
-    run_here(tmp_path, 8, 8, model="scripted:seconds=0.2", on_progress=seen.append)
+    run_here(tmp_path, 8, 8, model="scripted:seconds=0.4", on_progress=seen.append)
     early = [progress for progress in seen if progress.shards_done == 0 and progress.tally.rows > 0]
     assert early
     assert early[-1].tokens_per_second > 0
@@ -206,16 +206,19 @@ def test_garbage_on_the_queue_does_not_end_a_run(
     assert workers.pids == before
 
 
-def test_an_engine_that_dies_on_one_prompt_costs_that_shard_only(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:
-    run = run_here(tmp_path, 12, 2, samples=2, model="scripted:crash_on=prompt 5.")
+def test_an_engine_that_dies_on_one_prompt_costs_that_row_only(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:
+    run_here(tmp_path / "plain", 12, 4, samples=2)
+    run = run_here(tmp_path / "out", 12, 4, samples=2, model="scripted:crash_on=prompt 5.")
     assert run.manifest.status == "complete"
-    assert run.coordinator.quarantined == (2,)
+    assert run.coordinator.quarantined == (1,)
     counts = run.coordinator.counts()
-    assert (counts.ok, counts.failed, counts.pending) == (20, 4, 0)
-    failed = [row for row in rows_of(tmp_path).to_pylist() if row["error"] is not None]
-    assert [row["record_id"] for row in failed] == ["r4", "r4", "r5", "r5"]
+    assert (counts.ok, counts.failed, counts.pending) == (22, 2, 0)
+    found, expected = rows_of(tmp_path / "out").to_pylist(), rows_of(tmp_path / "plain").to_pylist()
+    failed = [row for row in found if row["error"] is not None]
+    assert [(row["record_id"], row["sample"]) for row in failed] == [("r5", 0), ("r5", 1)]
     assert {row["error"]["type"] for row in failed} == {"EngineCrashedError"}
     assert {row["finish_reason"] for row in failed} == {"error"}
+    assert [row for row in found if row["error"] is None] == [row for row in expected if row["record_id"] != "r5"]
     assert run_keys(client, run) == []
 
 
@@ -226,10 +229,19 @@ def test_an_engine_that_dies_on_everything_ends_the_session_and_spoils_nothing(r
     assert list(client.scan_iter("run:*")) == []
 
 
-def test_a_dataset_of_one_poisonous_shard_is_a_dataset_of_error_rows(run_here: Run, tmp_path: Path) -> None:
-    run = run_here(tmp_path, 2, 2, model="scripted:crash_on=prompt 0.")
+@pytest.mark.parametrize(("poison", "failed"), [("prompt 0.", 1), ("prompt", 2)])
+def test_a_dataset_of_one_poisonous_shard_ends_too(run_here: Run, tmp_path: Path, poison: str, failed: int) -> None:
+    run = run_here(tmp_path, 2, 2, model=f"scripted:crash_on={poison}", max_error_rate=1.0)
     assert run.manifest.status == "complete"
-    assert run.coordinator.counts().failed == 2
+    assert run.coordinator.counts().failed == failed
+
+
+def test_a_run_that_is_plainly_misconfigured_stops_early_and_says_why(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:
+    with pytest.raises(TooManyErrorsError, match=r"of the first \d+ rows .*NonFiniteLogitsError.*--max-error-rate 0.5"):
+        run_here(tmp_path / "out", 400, 2, model="scripted:fail_on=prompt")
+    assert len(list((tmp_path / "out" / "data").iterdir())) < 40
+    assert list(client.scan_iter("run:*")) == []
+    assert run_here(tmp_path / "all", 40, 8, model="scripted:fail_on=prompt", max_error_rate=1.0).coordinator.counts().failed == 40
 
 
 def test_a_fault_of_every_worker_reaches_the_user_by_name(run_here: Run, client: redis.Redis, tmp_path: Path) -> None:

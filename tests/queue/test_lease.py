@@ -147,7 +147,7 @@ def test_a_delivery_counts_once_and_never_from_a_lost_lease(ledger: Ledger) -> N
     assert ledger.claim(0, "v/3", 5.0) == 0
 
 
-@pytest.mark.parametrize("late", ["deliver", "fault", "live", "claim"])
+@pytest.mark.parametrize("late", ["deliver", "fault", "live", "claim", "record"])
 def test_a_worker_that_wakes_up_after_the_end_of_a_run_leaves_nothing(ledger: Ledger, client: redis.Redis, late: str) -> None:
     ledger.claim(0, "w/1", 5.0)
     ledger.close()
@@ -156,6 +156,7 @@ def test_a_worker_that_wakes_up_after_the_end_of_a_run_leaves_nothing(ledger: Le
         "fault": lambda: ledger.record_fault(Fault("w", 0, "EngineError", "x")),
         "live": lambda: ledger.report_live("w", IDLE),
         "claim": lambda: ledger.claim(1, "w/2", 5.0),
+        "record": lambda: ledger.begin_record(0, 0),
     }
     doing[late]()
     assert not keys(client, ledger)
@@ -169,9 +170,12 @@ def test_every_key_has_a_time_to_live(ledger: Ledger, client: redis.Redis) -> No
     ledger.settle(5)
     ledger.issue(6, b"blob")
     ledger.cancel()
+    ledger.pause("why not")
+    ledger.be_careful(6)
+    ledger.begin_record(1, 0)
     ledger.refresh()
     found = {key: client.ttl(key) for key in keys(client, ledger)}
-    assert len(found) >= 9
+    assert len(found) >= 13
     assert all(seconds > 0 for seconds in found.values()), found
     ledger.close()
     assert not keys(client, ledger)

@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from producer.broker import EmbeddedBroker
-from producer.reconciler import PATIENCE_SECONDS, Reconciler
 from schemas.shard import ShardMessage
 from worker.app import FRESH_PRIORITY, QUEUE, RETRY_PRIORITY, TASK, UNACKED_KEY, make_app, queue_keys
 from worker.ledger import Ledger
+from worker.reconciler import PATIENCE_SECONDS, UNACKED_SECONDS, Reconciler
 
 LEASE = 1.0
 
@@ -56,10 +56,12 @@ def test_a_queued_shard_is_not_lost_whatever_its_priority(scene: SimpleNamespace
     message = scene.client.rpop(key) if key != QUEUE else scene.client.lrange(key, -1, -1)[0]
     scene.client.delete(key)
     scene.client.hset(UNACKED_KEY, "tag2", b"[" + message + b', "", "specmill"]')
-    for _ in range(3):
-        assert scene.look().lost == ()
-        scene.now += PATIENCE_SECONDS
+    assert scene.look().lost == ()
+    scene.now += PATIENCE_SECONDS
+    assert scene.look().lost == ()
     assert scene.reconciler.adrift([0]) == (0,)
+    scene.now += UNACKED_SECONDS - PATIENCE_SECONDS
+    assert scene.look().lost == (0,)  # whoever received it does not acknowledge it any more
     scene.client.delete(UNACKED_KEY)
     scene.look()
     scene.now += PATIENCE_SECONDS

@@ -18,13 +18,13 @@ from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from producer.progress_tracker import SILENT_SECONDS, ProgressTracker
-from producer.reconciler import PATIENCE_SECONDS
 from producer.run_lock import RunLock
 from producer.run_progress import Counts, RunProgress
 from schemas.errors import EngineError, LandingError, ModelError, SpecmillError
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.tables import ATTEMPTS
+from worker.reconciler import PATIENCE_SECONDS
 from worker.redis_client import make_client, masked, password_of
 from worker.reports import Fault, LiveReport
 

@@ -1,8 +1,10 @@
 """`Reconciler`: finds shards that were handed out and that nobody has any more.
 
-A shard is lost when, seen for at least `PATIENCE_SECONDS`, it is issued, has neither result nor lease, and its message is neither queued
-nor unacknowledged. Nothing is called lost until contact with the broker has been unbroken, and the broker up, for a whole lease time:
-before that, workers could not have renewed what is theirs, and every outage would end in a storm of duplicates.
+A shard is lost when, seen for at least `PATIENCE_SECONDS`, it is issued, has neither result nor lease, and its message is not queued. A
+message that a worker has received and not acknowledged counts as queued for `UNACKED_SECONDS`: workers acknowledge at once, so after that
+its receiver is dead or stopped, and kombu itself would give the message back only after a minute. Nothing is called lost until contact
+with the broker has been unbroken, and the broker up, for a whole lease time: before that, workers could not have renewed what is theirs,
+and every outage would end in a storm of duplicates.
 """
 
 import base64
@@ -22,6 +24,7 @@ from worker.ledger import Ledger
 
 INTERVAL_SECONDS = 2.0
 PATIENCE_SECONDS = 6.0
+UNACKED_SECONDS = 12.0
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ class Findings:
 
 
 class Reconciler:
-    """The coordinator's doubts about one run."""
+    """The doubts of a coordinator, or of a keeper, about one run."""
 
     def __init__(self, client: redis.Redis, run_id: str, *, lease_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` counts seconds; `lease_seconds` is the workers' own."""
@@ -51,11 +54,13 @@ class Reconciler:
         self._clock = clock
         self._contact_since = clock()
         self._missing_since: dict[int, float] = {}
+        self._unacked_since: dict[int, float] = {}
 
     def contact_broken(self) -> None:
         """The broker could not be reached: start all waiting again."""
         self._contact_since = self._clock()
         self._missing_since.clear()
+        self._unacked_since.clear()
 
     def look(self, issued: Iterable[int]) -> Findings:
         """Compare the issued shards with what the broker holds.
@@ -66,8 +71,10 @@ class Reconciler:
         states = self._ledger.states(issued)
         finished = tuple(shard for shard, state in states.items() if state == "result")
         absent = [shard for shard, state in states.items() if state == "absent"]
-        queued = self._queued() if absent else set()
+        queued, unacked = self._messages() if absent else (set(), set())
         now = self._clock()
+        self._unacked_since = {shard: self._unacked_since.get(shard, now) for shard in absent if shard in unacked}
+        queued |= {shard for shard, since in self._unacked_since.items() if now - since < UNACKED_SECONDS - PATIENCE_SECONDS}
         self._missing_since = {shard: self._missing_since.get(shard, now) for shard in absent if shard not in queued}
         if not self._missing_since or now - self._contact_since < self._lease_seconds or self._uptime() < self._lease_seconds:
             return Findings(finished, ())
@@ -82,23 +89,22 @@ class Reconciler:
         A message that it had received and not yet acknowledged would come back by itself only after a minute.
         """
         absent = [shard for shard, state in self._ledger.states(issued).items() if state == "absent"]
-        queued = self._queued(unacked=False) if absent else set()
+        queued = self._messages()[0] if absent else set()
         return tuple(shard for shard in absent if shard not in queued)
 
     def _uptime(self) -> float:
         return float(self._redis.info("server")["uptime_in_seconds"])
 
-    def _queued(self, *, unacked: bool = True) -> set[int]:
-        """Shards of this run whose messages are in the queue or, if wanted, unacknowledged."""
+    def _messages(self) -> tuple[set[int], set[int]]:
+        """Shards of this run whose messages are in the queue, and those whose messages are unacknowledged."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in queue_keys():
                 pipe.lrange(key, 0, -1)
             pipe.hvals(UNACKED_KEY)
             *queues, received = pipe.execute()
-        found = {_shard_of(text, self._run_id) for queue in queues for text in queue}
-        if unacked:
-            found |= {_shard_of(text, self._run_id, unacked=True) for text in received}
-        return {shard for shard in found if shard is not None}
+        queued = {_shard_of(text, self._run_id) for queue in queues for text in queue}
+        unacked = {_shard_of(text, self._run_id, unacked=True) for text in received}
+        return {shard for shard in queued if shard is not None}, {shard for shard in unacked if shard is not None}
 
 
 def _shard_of(text: bytes, run_id: str, *, unacked: bool = False) -> int | None:

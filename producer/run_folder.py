@@ -1,0 +1,105 @@
+"""`RunFolder`: a dataset's folder while a run writes to it: part files, journal and manifest, in an order that survives a kill."""
+
+import logging
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from producer.attempts_log import AttemptsLog
+from producer.manifest_file import read_manifest, versions, write_manifest
+from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
+from schemas.errors import RunMismatchError
+from schemas.manifest import Manifest, ShardRecord
+from schemas.profile import Backend
+from schemas.progress import AttemptReport, Tally
+from schemas.run_spec import RunSpec
+from schemas.tables import content_digest
+from worker.landing import PartRecord, land_part
+
+MANIFEST_SECONDS = 3.0
+MANIFEST_SHARE = 20  # a manifest that took t seconds to write is not written again for 20 t
+UNKNOWN_BACKEND = Backend(device="-", chip="-", mlx="-", blas="", row_invariant=False)
+
+logger = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """The folder of one session; the caller holds its `RunLock`.
+
+    Attributes:
+        records: landed shards.
+        landed: rows and failed rows in them.
+    """
+
+    def __init__(self, out: Path, spec: RunSpec) -> None:
+        self.records: dict[int, ShardRecord] = {}
+        self.landed = Tally()
+        self._out = out
+        self._spec = spec
+        self._contract = contract_digest(spec)
+        self._log = AttemptsLog(out / LOG)
+        self._manifest_due = 0.0
+
+    def open(self) -> None:
+        """Find what has landed and clear up what an earlier session left half-written.
+
+        Raises:
+            RunMismatchError: the folder holds another run.
+            LandingError: a part file that is foreign or broken.
+        """
+        for folder in (self._out, self._out / DATA, self._out / LOG):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path in remove_stale_files(self._out):
+            logger.info("removed %s, left half-written by an earlier session", path)
+        manifest = read_manifest(self._out)
+        if manifest is not None and (differences := manifest.spec.differences(self._spec)):
+            raise RunMismatchError(f"{self._out} holds another run:\n  " + "\n  ".join(differences))
+        parts = read_parts(self._out, self._spec)
+        backends = {record.shard: record.backend for record in manifest.shards} if manifest is not None else {}
+        backends |= {report.shard: report.backend for report in self._log.open()}
+        for shard, part in parts.items():
+            self._remember(part, backends.get(shard, UNKNOWN_BACKEND))
+        self.write_manifest("running")
+
+    def land(self, shard: int, table: pa.Table, report: AttemptReport) -> None:
+        """Journal, then part file: a kill between the two leaves nothing unexplained.
+
+        Raises:
+            LandingError: one of them cannot be written.
+        """
+        failed = table.num_rows - table.column("error").null_count
+        part = PartRecord(contract=self._contract, shard=shard, rows=table.num_rows, failed=failed, content_digest=content_digest(table))
+        self._log.append(report)
+        land_part(self._out, part_name(self._spec, shard), table, part)
+        self._remember(part, report.backend)
+
+    def write_manifest(self, status: str) -> Manifest:
+        """Write `OUT/manifest.json` and return what it says."""
+        records = tuple(self.records[shard] for shard in sorted(self.records))
+        manifest = Manifest(spec=self._spec, status=status, versions=versions(), shards=records)
+        started = time.monotonic()
+        write_manifest(self._out, manifest)
+        now = time.monotonic()
+        self._manifest_due = now + max(MANIFEST_SECONDS, MANIFEST_SHARE * (now - started))
+        return manifest
+
+    def keep_manifest(self) -> None:
+        """Write the manifest again when it is due."""
+        if time.monotonic() >= self._manifest_due:
+            self.write_manifest("running")
+
+    def close(self) -> None:
+        """Turn the journal into Parquet."""
+        self._log.close()
+
+    def _remember(self, part: PartRecord, backend: Backend) -> None:
+        self.records[part.shard] = ShardRecord(
+            shard=part.shard,
+            file=part_name(self._spec, part.shard),
+            rows=part.rows,
+            failed=part.failed,
+            content_digest=part.content_digest,
+            backend=backend,
+        )
+        self.landed += Tally(rows=part.rows, failed=part.failed)
