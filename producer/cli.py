@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from producer.commands.demo import demo
+from producer.commands.diff import diff
 from producer.commands.export import export
+from producer.commands.manifest import manifest
 from producer.commands.model import model
 from producer.commands.report import report
 from producer.commands.run import run
@@ -37,7 +39,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, verify, report, show, export, model):
+for _command in (run, demo, worker, verify, diff, manifest, report, show, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":

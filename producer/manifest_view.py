@@ -1,0 +1,51 @@
+"""A manifest for people: what was run, with what, where, and what landed."""
+
+from collections import defaultdict
+
+from schemas.manifest import Manifest
+from schemas.profile import Backend
+from schemas.run_spec import ModelRef
+
+
+def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = False) -> str:
+    """The manifest as text.
+
+    Args:
+        manifest: any.
+        files: also list every file of model and head with its digest.
+        shards: also list every part file with its digest.
+    """
+    spec, profile, sampler = manifest.spec, manifest.spec.profile, manifest.spec.sampler
+    rows, failed = sum(shard.rows for shard in manifest.shards), sum(shard.failed for shard in manifest.shards)
+    lines = [
+        f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {spec.shards:,} part files, {rows:,} rows, {failed:,} failed"
+    ]
+    lines += _reference("model", spec.model, files=files)
+    lines += _reference("head", spec.head, files=files) if spec.head is not None else ["  head       none (plain autoregressive decoding)"]
+    penalties = f", presence penalty {sampler.presence_penalty:g}, frequency penalty {sampler.frequency_penalty:g}"
+    lines += [
+        f"  prompts    {spec.records:,} records × {spec.samples:,} samples, sha256 {spec.prompts_digest}",
+        f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}",
+        f"  sampler    temperature {sampler.temperature:g}, top-p {sampler.top_p:g}, top-k {sampler.top_k}"
+        + (penalties if sampler.has_penalties else ""),
+        f"  budget     {spec.max_tokens:,} tokens" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
+        f"  seed       {spec.seed}, coupling {spec.coupling}",
+        f"  profile    {profile.slots} slots, depth {profile.depth}, {profile.dtype}, prefill chunk {profile.prefill_chunk}, "
+        f"capacities {', '.join(map(str, profile.capacities))}",
+        f"  versions   {', '.join(f'{name} {version}' for name, version in sorted(manifest.versions.items()))}",
+    ]
+    by_backend: dict[Backend, list[int]] = defaultdict(list)
+    for shard in manifest.shards:
+        by_backend[shard.backend].append(shard.rows)
+    for backend, counts in by_backend.items():
+        invariant = "row-invariant" if backend.row_invariant else "not row-invariant"
+        name = ", ".join(filter(None, (backend.chip, backend.device, f"mlx {backend.mlx}", backend.blas, invariant)))
+        lines.append(f"  backend    {name}: {len(counts):,} part files, {sum(counts):,} rows")
+    if shards:
+        lines += [f"  {s.file}  {s.rows:,} rows, {s.failed:,} failed, sha256 {s.content_digest}" for s in manifest.shards]
+    return "\n".join(lines)
+
+
+def _reference(what: str, reference: ModelRef, *, files: bool) -> list[str]:
+    lines = [f"  {what:<10} {reference.name}, sha256 {reference.digest}"]
+    return lines + ([f"    {digest}  {name}" for name, digest in sorted(reference.files.items())] if files else [])
