@@ -169,7 +169,8 @@ class MTPEngine:
             finished = sum((completion.tally() for completion in done.values()), Tally())
             return sum((row.tally() for row in cohort.rows if row is not None), finished)
 
-        queue = iter(waiting)
+        # Long prompts first: rows of like length share narrow attention windows, and no long row is left alone at the end.
+        queue = iter(sorted(waiting, key=lambda row: -len(row.prompt_ids)))
         exhausted = False
         while True:
             for slot in cohort.free_slots:
