@@ -6,6 +6,7 @@ Its model name carries its script: `scripted`, or `scripted:` and comma-separate
     fail_on=TEXT     a prompt that contains TEXT becomes an error row
     crash_on=TEXT    a prompt that contains TEXT ends the process with exit code 139
     hang_on=TEXT     a prompt that contains TEXT never returns
+    start_crash=1    the process ends with exit code 134 before it has loaded the engine
     claims=0.9       the α that it says of every draft; the share that it accepts stays 0.7, so anything else is a broken engine
 """
 
@@ -27,7 +28,7 @@ from worker.engine.engine import OnCycle, Timings
 
 ACCEPTANCE = 0.7  # the scripted α of every draft
 VOCABULARY = 1000
-OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on", "claims")
+OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on", "start_crash", "claims")
 
 
 def is_scripted(model_name: str) -> bool:
@@ -44,6 +45,8 @@ class ScriptedEngine:
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
             raise ModelError(f"the scripted engine knows the options {', '.join(OPTIONS)}; received {unknown[0]!r}")
+        if "start_crash" in options:
+            os._exit(134)
         self.seconds = float(options.get("seconds", 0.0))
         self.fail_on = options.get("fail_on")
         self.crash_on = options.get("crash_on")
