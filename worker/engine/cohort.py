@@ -65,17 +65,18 @@ class Cohort:
 
     def cycle(self) -> list[Completion]:
         """Run one cycle over all slots; returns the rows that ended in it, whose slots are free again."""
+        return self.commit(self.judge())
+
+    def judge(self) -> "JudgedBlock":
+        """Draft and verify: what the cycle will commit. Nothing has changed until it is committed, exactly once."""
         started = time.perf_counter()
         batch = self._row_batch()
         drafts = self._drafter.draft(batch, self.rows)
         drafted = time.perf_counter()
-        block, hidden, normed = self._verify(batch, drafts)
-        verified = time.perf_counter()
-        ended = self._commit(block, hidden, normed)
+        block = self._verify(batch, drafts)
         self._timings.draft += drafted - started
-        self._timings.verify += verified - drafted
-        self._timings.commit += time.perf_counter() - verified
-        return ended
+        self._timings.verify += time.perf_counter() - drafted
+        return block
 
     def shrink(self) -> None:
         """Drop the empty slots once they are half of all, where that changes no bit."""
@@ -103,21 +104,23 @@ class Cohort:
             mx.eval(*(buffer for cache in caches for buffer in cache.buffers))
         return _Prefilled(prompt, caches, opening)
 
-    def _verify(self, batch: RowBatch, drafts: list[DraftStep]) -> tuple[BlockResult, mx.array, mx.array]:
+    def _verify(self, batch: RowBatch, drafts: list[DraftStep]) -> "JudgedBlock":
         """One pass of the target over the pending token and the drafts, and the verdict on them."""
         # A row may propose nothing at a depth (-1); some token must be fed there, and the verdict ignores it.
         tokens = np.stack([self._pending, *(np.maximum(step.tokens, 0) for step in drafts)], axis=1).astype(np.int32)
         hidden = self._trunk.forward(mx.array(tokens), self._caches, self._shape.cursor(self._offsets, len(drafts) + 1))
         normed = self._trunk.norm(hidden)
-        return self._sampler.verify(self._trunk.logits(normed), batch, drafts), hidden, normed
+        return JudgedBlock(self._sampler.verify(self._trunk.logits(normed), batch, drafts), hidden, normed)
 
-    def _commit(self, block: BlockResult, hidden: mx.array, normed: mx.array) -> list[Completion]:
+    def commit(self, judged: "JudgedBlock") -> list[Completion]:
         """Commit each row's accepted drafts and its residual or bonus token; take out what ended."""
+        started = time.perf_counter()
+        block = judged.result
         occupied = np.array([row is not None for row in self.rows])
         kept = np.where(occupied & ~block.failed, block.accepted + 1, 0).astype(np.int32)
         for cache in self._caches:
             cache.commit(mx.array(kept))
-        self._drafter.commit(self._offsets, kept, block.tokens, hidden, normed)
+        self._drafter.commit(self._offsets, kept, block.tokens, judged.hidden, judged.normed)
         self._offsets = self._offsets + kept
         self._pending = np.where(kept > 0, block.tokens[np.arange(len(kept)), np.maximum(kept - 1, 0)], 0).astype(np.int32)
         ended: list[Completion] = []
@@ -138,6 +141,7 @@ class Cohort:
             if row.finish_reason is not None:
                 ended.append(row.completion())
                 self._vacate(slot)
+        self._timings.commit += time.perf_counter() - started
         return ended
 
     def _vacate(self, slot: int) -> None:
@@ -155,6 +159,15 @@ class Cohort:
 
     def _evaluate(self) -> None:
         mx.eval(*self._drafter.arrays(), *(buffer for cache in self._caches for buffer in cache.buffers))
+
+
+@dataclass(frozen=True)
+class JudgedBlock:
+    """A cycle between verdict and commit: the verdict, and the trunk's hidden states before and after its final norm, [B, K + 1, D]."""
+
+    result: BlockResult
+    hidden: mx.array
+    normed: mx.array
 
 
 @dataclass(frozen=True)

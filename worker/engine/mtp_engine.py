@@ -113,36 +113,64 @@ class MTPEngine:
         self, spec: RunSpec, requests: Sequence[Request], done: dict[tuple[int, int], Completion]
     ) -> dict[int, list[Row]]:
         """The requests that can run, by the smallest capacity that holds them; the others go to `done` as error rows."""
-        overhang = spec.profile.depth + 1  # a last cycle may write past the budget
-        limit = min(self._trunk.context or spec.profile.capacities[-1], spec.profile.capacities[-1] - overhang)
         rows: dict[int, list[Row]] = defaultdict(list)
         encoded: dict[int, list[int] | RowError] = {}  # by record: all samples share one encoding
         for request in requests:
             if request.index not in encoded:
-                encoded[request.index] = self._encode(spec, request, limit)
+                encoded[request.index] = self._encode(spec, request)
             prompt_ids = encoded[request.index]
             if isinstance(prompt_ids, RowError):
                 done[request.index, request.sample] = Completion.failed(request, prompt_ids)
                 continue
-            row = Row(
-                request,
-                prompt_ids,
-                max_tokens=spec.max_tokens,
-                stop=spec.stop,
-                tokenizer=self._trunk.tokenizer,
-                depth=spec.profile.depth,
-            )
-            needed = len(prompt_ids) + spec.max_tokens + overhang
-            rows[next(capacity for capacity in spec.profile.capacities if capacity >= needed)].append(row)
+            rows[self._capacity(spec, len(prompt_ids))].append(self._row(spec, request, prompt_ids))
         return rows
 
-    def _encode(self, spec: RunSpec, request: Request, limit: int) -> list[int] | RowError:
+    def _encode(self, spec: RunSpec, request: Request) -> list[int] | RowError:
+        longest = spec.profile.capacities[-1] - _overhang(spec)
         try:
             prompt_ids = encode_prompt(request, self._trunk.tokenizer, raw=spec.raw)
-            check_length(len(prompt_ids), spec.max_tokens, limit)
+            check_length(len(prompt_ids), spec.max_tokens, min(self._trunk.context or longest, longest))
         except RowError as error:
             return error
         return prompt_ids
+
+    def _row(self, spec: RunSpec, request: Request, prompt_ids: list[int]) -> Row:
+        return Row(
+            request, prompt_ids, max_tokens=spec.max_tokens, stop=spec.stop, tokenizer=self._trunk.tokenizer, depth=spec.profile.depth
+        )
+
+    def _capacity(self, spec: RunSpec, prompt_tokens: int) -> int:
+        needed = prompt_tokens + spec.max_tokens + _overhang(spec)
+        return next(capacity for capacity in spec.profile.capacities if capacity >= needed)
+
+    def _cohort(self, spec: RunSpec, capacity: int, rows: int, timings: Timings, sampler: BatchedSampler) -> Cohort:
+        """An empty cohort for a number of rows."""
+        elastic = self.backend.row_invariant
+        shape = CohortShape(
+            slots=min(spec.profile.slots, rows) if elastic else spec.profile.slots,
+            capacity=capacity,
+            depth=spec.profile.depth,
+            prefill_chunk=spec.profile.prefill_chunk,
+            elastic=elastic,
+        )
+        return Cohort(self._trunk, self._drafter(spec, sampler, shape), sampler, shape, timings)
+
+    def _sampler(self, spec: RunSpec) -> BatchedSampler:
+        return BatchedSampler(spec.sampler, self._trunk.vocab_size, self._head.draft_ids if self._head is not None else None)
+
+    def begin(self, spec: RunSpec, request: Request, wrap: Callable[[BatchedSampler], BatchedSampler]) -> tuple[Cohort, Row]:
+        """A cohort that decodes one request and nothing else, with its sampler wrapped.
+
+        Raises:
+            RowError: the request cannot run.
+        """
+        prompt_ids = self._encode(spec, request)
+        if isinstance(prompt_ids, RowError):
+            raise prompt_ids
+        row = self._row(spec, request, prompt_ids)
+        cohort = self._cohort(spec, self._capacity(spec, len(prompt_ids)), 1, Timings(), wrap(self._sampler(spec)))
+        cohort.admit(0, row)
+        return cohort, row
 
     def _complete_cohort(
         self,
@@ -153,17 +181,7 @@ class MTPEngine:
         timings: Timings,
         on_cycle: OnCycle,
     ) -> None:
-        elastic = self.backend.row_invariant
-        shape = CohortShape(
-            slots=min(spec.profile.slots, len(waiting)) if elastic else spec.profile.slots,
-            capacity=capacity,
-            depth=spec.profile.depth,
-            prefill_chunk=spec.profile.prefill_chunk,
-            elastic=elastic,
-        )
-        draft_ids = self._head.draft_ids if self._head is not None else None
-        sampler = BatchedSampler(spec.sampler, self._trunk.vocab_size, draft_ids)
-        cohort = Cohort(self._trunk, self._drafter(spec, sampler, shape), sampler, shape, timings)
+        cohort = self._cohort(spec, capacity, len(waiting), timings, self._sampler(spec))
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())
@@ -186,6 +204,11 @@ class MTPEngine:
             for completion in cohort.cycle():
                 done[completion.request.index, completion.request.sample] = completion
             on_cycle(tally)
+
+
+def _overhang(spec: RunSpec) -> int:
+    """Positions that a last cycle may write past the budget."""
+    return spec.profile.depth + 1
 
 
 def _check_draft_model(trunk: Trunk, draft_model: Trunk, folder: Path) -> None:

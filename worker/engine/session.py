@@ -1,0 +1,151 @@
+"""`Session`: one row, decoded in the open, for teaching and for debugging.
+
+The engine drafts and reads; the session shows what a cycle is decided on and decides it again, one token at a time, with the float64
+reference of `sampling`. The tokens are those that the engine commits for the same key.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from sampling import SpeculativeDecision, distribution_from_logits, sample_from_distribution, verify_one_token
+from sampling.batched import BatchedSampler, BlockResult, DraftStep
+from sampling.counter_rng import PositionRandom, Purpose
+from sampling.rows import RowBatch
+from schemas.run_spec import RunSpec
+from worker.engine.cohort import JudgedBlock
+from worker.engine.completion import Request
+from worker.engine.mtp_engine import MTPEngine
+
+
+@dataclass(frozen=True)
+class CycleLogits:
+    """What one cycle is decided on.
+
+    Attributes:
+        drafts: the drafted tokens, K ids.
+        draft: the draft logits, [K, V] float64, -inf outside a draft vocabulary; None when they were not asked for.
+        verify: the target's logits behind the pending token and behind every draft, [K + 1, V] float64; None when not asked for.
+    """
+
+    drafts: list[int]
+    draft: np.ndarray | None
+    verify: np.ndarray | None
+
+
+class Session:
+    """One request under a spec whose drafter is a head or a draft model, or whose depth is 0.
+
+    Args:
+        engine: loaded for the spec.
+        spec: `samples` and `slots` do not matter here.
+        request: what to complete.
+
+    Raises:
+        RowError: the request cannot run.
+        ValueError: the spec's drafter has no logits to show.
+    """
+
+    def __init__(self, engine: MTPEngine, spec: RunSpec, request: Request) -> None:
+        if spec.profile.depth > 0 and spec.drafter not in ("head", "model"):
+            raise ValueError(f"a session needs the drafter 'head' or 'model', which have logits to show; received {spec.drafter!r}")
+        self._config = spec.sampler
+        self._key = request.key
+        self._cohort, self._row = engine.begin(spec, request, self._tap)
+        self._judged: JudgedBlock | None = None
+        self._position = 0  # of the next token to verify, within the cycle
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens of all finished cycles."""
+        return list(self._row.token_ids)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """stop or length once the row has ended."""
+        return self._row.finish_reason
+
+    def get_logits(self, draft: bool = True, verify: bool = True) -> CycleLogits:
+        """The logits of the cycle that is open, which is drafted and read now if none is; nothing is decided by looking."""
+        self._open()
+        return CycleLogits(
+            drafts=[int(step.tokens[0]) for step in self._sampler.steps],
+            draft=np.stack(self._sampler.draft_logits) if draft and self._sampler.draft_logits else None,
+            verify=self._sampler.verify_logits if verify else None,
+        )
+
+    def verify_one_token(self) -> SpeculativeDecision:
+        """Decide the next token of the open cycle; the decision that ends the cycle commits it.
+
+        After K accepted drafts this is the bonus token, which nothing was drafted for: accepted False at probability 0.
+        """
+        self._open()
+        place, tap = self._position, self._sampler
+        position = len(self._row.token_ids) + place
+        drafts = [int(step.tokens[0]) for step in tap.steps]
+        counts = self._row.counts + Counter(drafts[:place])
+        p = distribution_from_logits(tap.verify_logits[place], self._config, counts)
+        if place == len(drafts):
+            token = sample_from_distribution(p, PositionRandom(self._key, position, (Purpose.CORRECTION,)))
+            decision = SpeculativeDecision(accepted=False, token_id=token, accept_probability=0.0)
+        else:
+            q = distribution_from_logits(tap.draft_logits[place], self._config, counts)
+            decision = verify_one_token(p, q, drafts[place], PositionRandom(self._key, position))
+        self._position += 1
+        if not decision.accepted:
+            self._close()
+        return decision
+
+    def step(self) -> list[int]:
+        """Finish the open cycle, or run one; returns the tokens it committed."""
+        before = len(self._row.token_ids)
+        while not self._row.finish_reason and len(self._row.token_ids) == before:
+            self.verify_one_token()
+        return self._row.token_ids[before:]
+
+    def _tap(self, sampler: BatchedSampler) -> BatchedSampler:
+        self._sampler = _TappedSampler(sampler)
+        return self._sampler
+
+    def _open(self) -> None:
+        if self._row.finish_reason is not None:
+            raise ValueError(f"the row has ended ({self._row.finish_reason}); there is no next cycle")
+        if self._judged is None:
+            self._sampler.clear()
+            self._judged = self._cohort.judge()
+            self._position = 0
+
+    def _close(self) -> None:
+        assert self._judged is not None
+        self._cohort.commit(self._judged)
+        self._judged = None
+
+
+class _TappedSampler(BatchedSampler):
+    """The engine's sampler, with a look at slot 0's logits on their way."""
+
+    def __init__(self, inner: BatchedSampler) -> None:
+        super().__init__(inner.config, inner.vocab_size, inner.draft_ids)
+        self.clear()
+
+    def clear(self) -> None:
+        self.steps: list[DraftStep] = []
+        self.draft_logits: list[np.ndarray] = []
+        self.verify_logits = np.zeros((0, self.vocab_size))
+
+    def draft(self, logits: mx.array, rows: RowBatch, earlier: Sequence[DraftStep] = ()) -> DraftStep:
+        mine = np.array(logits[0].astype(mx.float32), np.float64)
+        if self.draft_ids is not None:
+            full = np.full(self.vocab_size, -np.inf)
+            full[self.draft_ids] = mine
+            mine = full
+        self.draft_logits.append(mine)
+        self.steps.append(super().draft(logits, rows, earlier))
+        return self.steps[-1]
+
+    def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
+        self.verify_logits = np.array(logits[0].astype(mx.float32), np.float64)
+        return super().verify(logits, rows, drafts)
