@@ -29,6 +29,7 @@ from producer import broker_guard
 from schemas.errors import BrokerError
 from worker.redis_client import BROKER_ERRORS, make_client
 
+CONFIG_NAME = "valkey.conf"
 START_SECONDS = 10.0
 END_SECONDS = 10.0
 PORT_TRIES = 3  # a free port may be taken by somebody else before the server binds it
@@ -61,7 +62,7 @@ class EmbeddedBroker:
     def __init__(self, folder: Path) -> None:
         """`folder` belongs to the broker alone (`OUT/.specmill/broker`); the caller holds the run's lock."""
         self._folder = folder.absolute()
-        self._config = self._folder / "valkey.conf"
+        self._config = self._folder / CONFIG_NAME
         self._log = self._folder / "valkey.log"
         self._password = ""
         self._port = 0
@@ -171,13 +172,11 @@ class EmbeddedBroker:
 
     def _end_leftover(self) -> None:
         """End the server that this folder's configuration belongs to, if it still runs: by its own password, so no stranger is hit."""
-        try:
-            words = dict(line.split(" ", 1) for line in self._config.read_text().splitlines())
-            port, password = int(words["port"]), words["user"].split(" >")[1].split(" ")[0]
-        except (FileNotFoundError, KeyError, ValueError, IndexError):
+        url = url_of(self._folder)
+        if url is None:
             return
         deadline = time.monotonic() + END_SECONDS
-        with make_client(f"redis://:{password}@127.0.0.1:{port}/0", patient=False) as client:
+        with make_client(url, patient=False) as client:
             while time.monotonic() < deadline:
                 try:
                     client.ping()
@@ -195,6 +194,16 @@ class EmbeddedBroker:
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
         except OSError:
             return ""
+
+
+def url_of(folder: Path) -> str | None:
+    """The address of the broker that a folder belongs to, for whoever may read its configuration; None where there is none."""
+    try:
+        words = dict(line.split(" ", 1) for line in (folder / CONFIG_NAME).read_text().splitlines())
+        port, password = int(words["port"]), words["user"].split(" >")[1].split(" ")[0]
+    except (FileNotFoundError, NotADirectoryError, KeyError, ValueError, IndexError):
+        return None
+    return f"redis://:{password}@127.0.0.1:{port}/0"
 
 
 def _free_port() -> int:

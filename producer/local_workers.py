@@ -1,19 +1,20 @@
-"""`LocalWorkers`: worker processes on the coordinator's own machine, started, tended and ended by it."""
+"""`LocalWorkers`: worker processes of this machine, started, tended and ended by their parent: a coordinator, or `specmill worker`."""
 
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from schemas.errors import EngineError
-from worker.engine_watch import STALL_SECONDS
 from worker.lease import LEASE_SECONDS
 from worker.main import BROKER_VARIABLE, END_SECONDS, NO_ENGINE, worker_name
+from worker.patience import DRAIN_SECONDS, STALL_SECONDS
 
 MAX_BARREN_LIVES = 5  # of one worker in a row, each ended before it landed a shard
 FIRST_PAUSE_SECONDS = 0.25  # before the second restart in a row; doubles
@@ -22,18 +23,31 @@ LAST_LINES = 20
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every worker of a group is told; as in `worker.main.run_worker`."""
+
+    lease_seconds: float = LEASE_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    drain_seconds: float = DRAIN_SECONDS
+    models: tuple[str, ...] = ()
+    name: str | None = None
+
+    def words(self) -> list[str]:
+        """The settings as options of `python -m worker.main`."""
+        words = [f"--lease-seconds={self.lease_seconds}", f"--stall-timeout={self.stall_seconds}", f"--drain-seconds={self.drain_seconds}"]
+        return words + [f"--model={model}" for model in self.models] + ([f"--name={self.name}"] if self.name else [])
+
+
 @dataclass
 class _Slot:
     """One worker's place: the process that fills it now, and how its predecessors fared."""
 
-    log: Path
+    log: Path | None
     process: "subprocess.Popen[bytes] | None" = None
     barren_lives: int = 0
-    start_at: float = 0.0  # time.monotonic()
-
-    @property
-    def name(self) -> str | None:
-        return None if self.process is None else worker_name(self.process.pid)
+    started_at: float = 0.0  # time.monotonic()
+    start_at: float = 0.0
 
 
 class LocalWorkers:
@@ -43,23 +57,26 @@ class LocalWorkers:
         self,
         count: int,
         broker_url: str,
-        folder: Path,
+        folder: Path | None,
+        settings: WorkerSettings | None = None,
         *,
         lease_seconds: float = LEASE_SECONDS,
-        stall_seconds: float = STALL_SECONDS,
+        fruitful_seconds: float = math.inf,
     ) -> None:
         """Args.
 
         Args:
             count: processes, ≥ 0; each has an engine of its own.
             broker_url: the broker they serve.
-            folder: for their output, `worker-N.log`.
+            folder: for their output, `worker-N.log`; None leaves it on standard error.
+            settings: what they are told; its lease time is `lease_seconds` when None.
             lease_seconds: time to live of their leases.
-            stall_seconds: how long their engines may go on without a new token.
+            fruitful_seconds: a life that was this long counts as fruitful whether or not a shard of it is known to have landed.
         """
         self._broker_url = broker_url
-        self._options = [f"--lease-seconds={lease_seconds}", f"--stall-timeout={stall_seconds}"]
-        self._slots = [_Slot(folder / f"worker-{index}.log") for index in range(count)]
+        self._settings = settings or WorkerSettings(lease_seconds=lease_seconds)
+        self._fruitful_seconds = fruitful_seconds
+        self._slots = [_Slot(None if folder is None else folder / f"worker-{index}.log") for index in range(count)]
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -87,10 +104,20 @@ class LocalWorkers:
         """Process ids of the workers that run now."""
         return [slot.process.pid for slot in self._slots if slot.process is not None and slot.process.poll() is None]
 
+    def name_of(self, pid: int) -> str:
+        """The name under which a worker process of this group is known."""
+        return self._settings.name or worker_name(pid)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of them."""
+        for slot in self._slots:
+            if slot.process is not None and slot.process.poll() is None:
+                slot.process.send_signal(number)
+
     def note_landed(self, worker: str) -> None:
         """A shard of this worker has landed: whatever ends it later, it can work."""
         for slot in self._slots:
-            if slot.name == worker:
+            if slot.process is not None and self.name_of(slot.process.pid) == worker:
                 slot.barren_lives = 0
 
     def tend(self) -> list[str]:
@@ -105,7 +132,7 @@ class LocalWorkers:
         dead = []
         for slot in self._slots:
             if slot.process is not None and slot.process.poll() is not None:
-                dead.append(worker_name(slot.process.pid))
+                dead.append(self.name_of(slot.process.pid))
                 self._bury(slot, slot.process)
             if slot.process is None and time.monotonic() >= slot.start_at:
                 self._start(slot)
@@ -114,7 +141,8 @@ class LocalWorkers:
     def _bury(self, slot: _Slot, process: "subprocess.Popen[bytes]") -> None:
         _close_input(process)
         slot.process = None
-        slot.barren_lives += 1
+        fruitful = time.monotonic() - slot.started_at >= self._fruitful_seconds
+        slot.barren_lives = 1 if fruitful else slot.barren_lives + 1
         logger.warning("worker %s ended with code %s", worker_name(process.pid), process.returncode)
         if process.returncode == NO_ENGINE:
             raise EngineError(f"a worker gave up, because its engine does not start; its last lines:\n{_last_lines(slot.log)}")
@@ -127,11 +155,12 @@ class LocalWorkers:
         slot.start_at = time.monotonic() + pause
 
     def _start(self, slot: _Slot) -> None:
-        slot.log.parent.mkdir(parents=True, exist_ok=True)
-        with slot.log.open("ab") as log:
+        slot.started_at = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            log = None if slot.log is None else stack.enter_context(_opened(slot.log))
             slot.process = subprocess.Popen(
                 # -P: the user's folder must not lend us a module named like one of ours.
-                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", *self._options],
+                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", *self._settings.words()],
                 env={**os.environ, BROKER_VARIABLE: self._broker_url},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -146,7 +175,14 @@ def _close_input(process: "subprocess.Popen[bytes]") -> None:
         process.stdin.close()
 
 
-def _last_lines(log: Path) -> str:
+def _opened(log: Path) -> IO[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.open("ab")
+
+
+def _last_lines(log: Path | None) -> str:
+    if log is None:
+        return "(above)"
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
     except OSError:

@@ -8,7 +8,7 @@ from producer.broker import EmbeddedBroker
 from producer.calibration import CalibrationWatch
 from producer.coordinator import Coordinator
 from producer.dataset_card import dataset_card, write_card
-from producer.local_workers import LocalWorkers
+from producer.local_workers import LocalWorkers, WorkerSettings
 from producer.progress_display import Display, log_to
 from producer.run_lock import RunLock
 from producer.run_options import RunOptions
@@ -64,7 +64,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         lock = stack.enter_context(RunLock(options.out))
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
-        local = LocalWorkers(options.workers, broker_url, lock.folder, stall_seconds=options.stall_timeout)
+        local = LocalWorkers(options.workers, broker_url, lock.folder, WorkerSettings(stall_seconds=options.stall_timeout))
         workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()
         source = ShardSource(plan.source)

@@ -10,9 +10,12 @@ from schemas.progress import Tally
 from schemas.run_spec import RunSpec
 from worker.crash_kind import crash_kind
 from worker.engine.client import EngineProcess, ShardOutcome
-from worker.engine_watch import STALL_SECONDS, EngineWatch
+from worker.engine_watch import EngineWatch
 from worker.ledger import Ledger
+from worker.patience import STALL_SECONDS
 from worker.record_by_record import RecordByRecord
+
+LOAD_SECONDS = 600.0  # a large model from a slow disk says nothing for minutes
 
 T = TypeVar("T")
 
@@ -48,7 +51,8 @@ class EngineJob:
         """
         started = time.perf_counter()
         try:
-            self._backend = self._watched(lambda watch: self._engine.load(self._spec, stopped=self._asking(watch)))
+            patience = self._stall_seconds and max(self._stall_seconds, LOAD_SECONDS)
+            self._backend = self._watched(lambda watch: self._engine.load(self._spec, stopped=self._asking(watch)), patience)
         except EngineCrashedError as error:
             raise EngineStartError(f"while it loaded {self._spec.model.name}: {error}") from error
         self._load_seconds = time.perf_counter() - started
@@ -69,7 +73,7 @@ class EngineJob:
 
             return self._engine.generate(self._spec, self._shard, blob, on_tally=on_tally, stopped=self._asking(watch))
 
-        return self._watched(call)
+        return self._watched(call, self._stall_seconds)
 
     def _asking(self, watch: EngineWatch) -> Callable[[], bool]:
         def stopped() -> bool:
@@ -79,8 +83,8 @@ class EngineJob:
 
         return stopped
 
-    def _watched(self, call: Callable[[EngineWatch], T]) -> T:
-        with EngineWatch(self._engine, self._stall_seconds) as watch:
+    def _watched(self, call: Callable[[EngineWatch], T], stall_seconds: float) -> T:
+        with EngineWatch(self._engine, stall_seconds) as watch:
             try:
                 return call(watch)
             except EngineCrashedError as error:

@@ -13,8 +13,8 @@ from typing import Self
 
 from schemas.progress import Tally
 from worker.engine.client import EngineProcess
+from worker.patience import STALL_SECONDS
 
-STALL_SECONDS = 600.0  # without a new token; loading a large model from a slow disk must fit into it
 DROP_SECONDS = 2.5  # from the wish to give a shard up to the kill; with a renewal's 2 s, in-flight shards stop within 5 s
 TICK_SECONDS = 0.1
 LONGEST_TICK = 1.0  # a tick that took longer was spent asleep, with the child; only so much of it counts

@@ -20,15 +20,14 @@ from celery.worker import state as celery_state
 from schemas.errors import BrokerError
 from worker.app import FRESH_PRIORITY, TASK, make_app
 from worker.engine.client import EngineProcess
-from worker.engine_watch import STALL_SECONDS
 from worker.feeder import Feeder
 from worker.keeper import Keeper
 from worker.lease import LEASE_SECONDS
+from worker.patience import DRAIN_SECONDS, STALL_SECONDS
 from worker.redis_client import masked, password_of
 from worker.task import ShardTask
 
 BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
-DRAIN_SECONDS = 30.0  # from SIGTERM on, for the shard in work; then it is given up
 END_SECONDS = 5.0  # from giving up to a forced end
 NO_ENGINE = 3  # exit code of a worker whose engine does not start
 IDLE_SECONDS = 5.0  # with a message reserved and nothing in work, after which the consumer is taken for stuck
@@ -73,7 +72,7 @@ def run_worker(
     Raises:
         BrokerError: not a broker address.
     """
-    _set_up_logging(broker_url, level)
+    set_up_logging(broker_url, level)
     ending = _Ending(drain_seconds)
     engine = EngineProcess()
     name = name or worker_name()
@@ -239,7 +238,8 @@ class _MaskingFormatter(logging.Formatter):
         return text.replace(self._password, "***") if self._password else text
 
 
-def _set_up_logging(broker_url: str, level: int) -> None:
+def set_up_logging(broker_url: str, level: int = logging.INFO) -> None:
+    """Log to standard error, without the password of the broker."""
     handler = logging.StreamHandler()
     handler.setFormatter(_MaskingFormatter(broker_url))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -12,11 +12,11 @@ from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
 from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
-from worker.engine_watch import STALL_SECONDS
 from worker.fleet import WorkerCard
 from worker.keep_awake import KeepAwake
 from worker.lease import LEASE_SECONDS, Lease
 from worker.ledger import Ledger
+from worker.patience import STALL_SECONDS
 from worker.redis_client import BROKER_ERRORS, make_client
 from worker.reports import Fault, LiveReport
 

@@ -136,7 +136,15 @@ def test_model_fetch_keeps_progress_off_standard_output(monkeypatch, tmp_path):
 
 def test_the_worker_takes_the_broker_from_the_environment(monkeypatch):
     seen = []
-    monkeypatch.setattr("worker.main.run_worker", lambda *words, **options: seen.append((words, options)) or 3)
-    result = CliRunner(env={"SPECMILL_BROKER": "redis://here"}).invoke(main, ["worker", "--name", "w"])
-    assert (result.exit_code, seen) == (3, [(("redis://here", "w"), {"die_with_parent": False})])
+
+    class Supervisor:
+        def __init__(self, count, broker_url, settings):
+            seen.append((count, broker_url, settings.name, settings.models))
+
+        def run(self):
+            return 3
+
+    monkeypatch.setattr("producer.worker_supervisor.WorkerSupervisor", Supervisor)
+    result = CliRunner(env={"SPECMILL_BROKER": "redis://here"}).invoke(main, ["worker", "--name", "w", "--models", "a,b"])
+    assert (result.exit_code, seen) == (3, [(1, "redis://here", "w", ("a", "b"))])
     assert CliRunner().invoke(main, ["worker"]).exit_code == 2

@@ -1,0 +1,70 @@
+"""`submit`: hand a whole run to a broker and leave; workers feed, generate and reconcile it, `specmill run` collects it."""
+
+from collections.abc import Callable
+
+import redis
+
+from producer.run_folder import RunFolder
+from producer.run_lock import RunLock
+from producer.run_options import RunOptions
+from producer.run_plan import make_plan
+from producer.shards import ShardSource
+from schemas.errors import BrokerError, InputError
+from worker.fleet import Fleet
+from worker.keeper_lock import COORDINATOR, KeeperLock
+from worker.ledger import SUBMITTED_SECONDS, Ledger
+from worker.redis_client import make_client, masked
+
+DEFAULT_BROKER_MB = 512
+
+
+def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = DEFAULT_BROKER_MB) -> str | None:
+    """Put every shard that is missing into the broker; the same again does no harm.
+
+    Args:
+        options: as for `producer.run.run`; `broker` must be given.
+        note: receives a line per step that takes a while.
+        broker_mb: most megabytes of inputs that may lie in the broker.
+
+    Returns:
+        The run's id, or None when its dataset is complete.
+
+    Raises:
+        SpecmillError: of any kind; then nothing of the run is in the broker.
+    """
+    assert options.broker is not None
+    plan = make_plan(options, note)
+    if plan.complete(options.out):
+        note(f"{options.out} is complete: nothing to do")
+        return None
+    spec, source = plan.spec, ShardSource(plan.source)
+    with RunLock(options.out), make_client(options.broker) as client:
+        folder = RunFolder(options.out, spec)
+        folder.open()
+        ledger, lock = Ledger(client, spec.run_id), KeeperLock(client, spec.run_id, COORDINATOR)
+        try:
+            if (holder := lock.take()) is not None:
+                raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
+            ledger.submit()
+            ledger.open(spec, folder.records)
+            size = 0
+            for shard in range(spec.shards):
+                if shard in folder.records:
+                    continue
+                blob = source.blob(shard)
+                if (size := size + len(blob)) > broker_mb * 1e6:
+                    ledger.close()
+                    raise InputError(
+                        f"the prompts are larger than the {broker_mb:g} MB that may lie in the broker (--max-broker-mb); "
+                        "`specmill run` feeds them bit by bit"
+                    )
+                ledger.store(shard, blob)
+            Fleet(client).add_run(spec.run_id)
+            lock.leave()
+        except (redis.RedisError, OSError) as error:
+            raise BrokerError(f"the broker {masked(options.broker)} cannot be used: {error}") from error
+        finally:
+            folder.close()
+    days = SUBMITTED_SECONDS // 86_400
+    note(f"run {spec.run_id[:12]} is with the broker, {size / 1e6:,.1f} MB of inputs; it stays there for {days} days")
+    return spec.run_id
