@@ -10,10 +10,12 @@ Vocabulary, used for every variable, column and page of this project:
 - acceptance probability `α = min(1, p[t] / q[t])`, and 0 where `q[t] = 0`.
 
 The theorem (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318): a draft t ~ q, accepted with probability α and replaced
-by a draw from `max(p - q, 0)` (renormalised) otherwise, is distributed as p, whatever q is. Counter-based random numbers are Threefry-2x32
-(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+by a draw from `max(p - q, 0)` (renormalised) otherwise, is distributed as p, whatever q is. This is the rejection coupling; in the
+shared-noise coupling (Daliri et al., arXiv 2408.07978) the emitted tokens themselves do not depend on the draft.
 
-This module needs numpy alone. The batched twin that decoding uses is in `sampling.batched` and needs mlx.
+Counter-based random numbers are Threefry-2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+This module needs numpy alone. The batched twins that decoding uses are in `sampling.batched` and `sampling.shared_noise` and need mlx.
 """
 
 from sampling.counter_rng import PositionRandom, Purpose, row_key, threefry2x32, uniform
@@ -25,6 +27,7 @@ from sampling.distribution import (
     probability_of,
     sample_from_distribution,
 )
+from sampling.exponential_noise import race, shared_noise_acceptance, verify_by_shared_noise
 from sampling.penalties import apply_penalties
 from sampling.verification import (
     SpeculativeDecision,
@@ -49,11 +52,14 @@ __all__ = [
     "apply_top_p_top_k",
     "distribution_from_logits",
     "probability_of",
+    "race",
     "residual_distribution",
     "row_key",
     "sample_from_distribution",
+    "shared_noise_acceptance",
     "speculative_output_marginal",
     "threefry2x32",
     "uniform",
+    "verify_by_shared_noise",
     "verify_one_token",
 ]

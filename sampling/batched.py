@@ -167,7 +167,7 @@ class BatchedSampler:
         stopped = (drafted == NO_TOKEN).any(axis=1)
         drawing = replace(rows, active=rows.active & ~stopped)
         q = self._distributions(logits[:, None, :], drawing, drafted, self.draft_ids, from_place=len(earlier))
-        tokens = q.sample(np.zeros(len(rows), dtype=np.int64), uniform(rows.keys, rows.positions + len(earlier), Purpose.DRAFT))
+        tokens = self._pick_drafts(q, drawing.keys, drawing.positions + len(earlier))
         return DraftStep(np.where(stopped, NO_TOKEN, tokens), q, q.bad[:, 0] & drawing.active, q.nan[:, 0], q.inf[:, 0])
 
     def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
@@ -185,25 +185,18 @@ class BatchedSampler:
         _require_shape("logits", logits, (count, depth + 1, self.vocab_size))
         tokens = _stacked(drafts, count)
         p = self._distributions(logits, rows, tokens, None)
-        places = np.broadcast_to(np.arange(depth), (count, depth))
-        uniforms = uniform(rows.keys[:, None], rows.positions[:, None] + places, Purpose.ACCEPT)
-        p_token = p.probability_of(tokens, places)
-        alphas = _acceptance(p, p_token, drafts, tokens, uniforms)
-        passed = (uniforms < alphas) & ~p.bad[:, :depth]
-        accepted = np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
-        final = _corrections(p, drafts, tokens, accepted, rows)
+        accepted, final, alphas = self._judge(p, drafts, tokens, rows)
 
         here, last = np.arange(depth + 1), accepted[:, None]
         emitted = np.where(here < last, np.append(tokens, final[:, None], axis=1), np.where(here == last, final[:, None], NO_TOKEN))
-        p_final = p.probability_of(final[:, None], last)
-        chosen = np.where(here < last, np.append(p_token, p_final, axis=1), np.where(here == last, p_final, 1.0))
+        chosen = np.where(here <= last, p.probability_of(emitted, np.broadcast_to(here, emitted.shape)), 1.0)
         everyone = np.arange(count)
         failed = p.bad[everyone, accepted]
         return BlockResult(
             proposed=(tokens != NO_TOKEN).sum(axis=1),
             accepted=np.where(failed, 0, accepted),
             tokens=np.where(failed[:, None], NO_TOKEN, emitted),
-            accept_probabilities=np.where(failed[:, None] | (here[:depth] > last), 0.0, alphas),
+            accept_probabilities=np.where(failed[:, None] | (here[:depth] > last) | (tokens == NO_TOKEN), 0.0, alphas),
             logprobs=np.log(np.where(failed[:, None], 1.0, chosen)),
             failed=failed & rows.active,
             nan=np.where(failed, p.nan[everyone, accepted], 0),
@@ -223,6 +216,28 @@ class BatchedSampler:
         """
         _require_shape("logits", logits, (len(rows), drafts.shape[1] + 1, self.vocab_size))
         return self._distributions(logits, rows, drafts, None)
+
+    def _pick_drafts(self, q: DistributionBatch, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The draft token of every row, `[B] int64`."""
+        return q.sample(np.zeros(len(keys), dtype=np.int64), uniform(keys, positions, Purpose.DRAFT))
+
+    def _judge(
+        self,
+        p: DistributionBatch,
+        drafts: Sequence[DraftStep],
+        tokens: NDArray[np.int64],
+        rows: RowBatch,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Judge the drafts' `tokens`, `[B, K]`.
+
+        Returns:
+            how many of each row are accepted, `[B] int64`, the token behind them, `[B] int64`, and α of those drafts that are judged,
+            `[B, K] float64`, anything elsewhere.
+        """
+        uniforms = uniform(rows.keys[:, None], rows.positions[:, None] + np.arange(len(drafts)), Purpose.ACCEPT)
+        alphas = _acceptance(p, drafts, tokens, uniforms)
+        accepted = np.cumprod((uniforms < alphas) & ~p.bad[:, : len(drafts)], axis=1).sum(axis=1).astype(np.int64)
+        return accepted, _corrections(p, drafts, tokens, accepted, rows), alphas
 
     def _distributions(
         self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
@@ -244,12 +259,12 @@ class BatchedSampler:
 
 def _acceptance(
     p: DistributionBatch,
-    p_token: NDArray[np.float64],
     drafts: Sequence[DraftStep],
     tokens: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """α of every draft, `[B, K] float64`; taken again in float64 where the test against its uniform hangs on a device's rounding."""
+    p_token = p.probability_of(tokens, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape))
     q_token = np.zeros_like(p_token)
     for place, step in enumerate(drafts):
         q_token[:, place] = step.distribution.probability_of(tokens[:, place, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]

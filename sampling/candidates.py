@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sampling.distribution import SparseDistribution, normalised
+from sampling.exponential_noise import SubKeys, arrivals, token_noise
 from sampling.logit_batch import HOST_ERROR, LogitBatch
 from sampling.rows import NO_TOKEN
 from sampling.verification import RESIDUAL_DUST
@@ -69,6 +70,19 @@ class CandidateBatch:
         for row, place in self.wide:
             if places[row] == place:
                 tokens[row] = self.wide[row, place].inverse_cdf(float(uniforms[row]))
+        return tokens
+
+    def race(self, rows: NDArray[np.int64], place: int, keys: SubKeys) -> NDArray[np.int64]:
+        """`exponential_noise.race` for `rows` `[R]` at one place, with one sub-key each: `[R] int64`."""
+        ids = self.ids[rows, place]
+        spread = (keys[0][:, None], keys[1][:, None])
+        first = np.argmin(arrivals(token_noise(spread, ids), self.probabilities[rows, place]), axis=-1)
+        tokens: NDArray[np.int64] = ids[np.arange(len(rows)), first]
+        for slot, row in enumerate(rows.tolist()):
+            if (row, place) in self.wide:
+                wide = self.wide[row, place]
+                noise = token_noise((keys[0][slot], keys[1][slot]), wide.ids)
+                tokens[slot] = wide.ids[np.argmin(arrivals(noise, wide.probabilities))]
         return tokens
 
     def at(self, row: int, place: int) -> SparseDistribution:

@@ -27,6 +27,8 @@ class Purpose(IntEnum):
     ACCEPT = 1
     CORRECTION = 2
     """The residual draw after a rejection, or the bonus draw after a block without one (and every draw at depth 0)."""
+    NOISE = 3
+    """The key of the position's exponential noise, for the shared-noise coupling; see `sampling.exponential_noise`."""
 
 
 def row_key(run_seed: int, record_id: str, sample: int) -> int:
@@ -98,7 +100,11 @@ def uniform(keys: ArrayLike, positions: ArrayLike, purpose: Purpose) -> NDArray[
     if places.size and not (places.min() >= 0 and places.max() < 2**32):
         raise ValueError(f"positions must be in [0, 2**32); received {places.min()} to {places.max()}")
     halves = (keys & np.uint64(0xFFFFFFFF), keys >> np.uint64(32))
-    high, low = threefry2x32(halves, (places, np.uint32(purpose)))
+    return uniform_of_words(*threefry2x32(halves, (places, np.uint32(purpose))))
+
+
+def uniform_of_words(high: NDArray[np.uint32], low: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Uniforms in [0, 1) from the 53 highest bits of two words; the 11 lowest bits of `low` are left over."""
     bits = (high.astype(np.uint64) << np.uint64(21)) | (low.astype(np.uint64) >> np.uint64(11))
     return bits.astype(np.float64) * 2.0**-53
 

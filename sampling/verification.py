@@ -43,7 +43,7 @@ def acceptance_probability(p: Distribution, q: Distribution, token: int) -> floa
     Raises:
         ValueError: the vocabularies differ, or `token` lies outside them.
     """
-    _require_same_vocabulary(p, q)
+    require_same_vocabulary(p, q)
     target, draft = probability_of(p, token), probability_of(q, token)
     if draft <= 0.0:
         return 0.0
@@ -65,7 +65,7 @@ def residual_distribution(p: Distribution, q: Distribution, mask: ArrayLike | No
     Raises:
         ValueError: the vocabularies differ, or the mask has another length.
     """
-    _require_same_vocabulary(p, q)
+    require_same_vocabulary(p, q)
     if isinstance(p, SparseDistribution):
         target, drafted = p.probabilities, _at(q, p.ids)
     else:
@@ -114,7 +114,7 @@ def speculative_output_marginal(p: Distribution, q: Distribution, mask: ArrayLik
     Returns:
         `[V] float64`; equal to p to 1e-12.
     """
-    _require_same_vocabulary(p, q)
+    require_same_vocabulary(p, q)
     drawn = q.dense() if isinstance(q, SparseDistribution) else q
     if mask is not None:
         drawn = normalised(drawn * np.asarray(mask, dtype=np.float64))
@@ -132,6 +132,11 @@ def _at(distribution: Distribution, ids: NDArray[np.int64]) -> NDArray[np.float6
     return distribution.at(ids) if isinstance(distribution, SparseDistribution) else distribution[ids]
 
 
-def _require_same_vocabulary(p: Distribution, q: Distribution) -> None:
+def require_same_vocabulary(p: Distribution, q: Distribution) -> None:
+    """Refuse distributions of different length.
+
+    Raises:
+        ValueError: the vocabularies differ.
+    """
     if vocab_size_of(p) != vocab_size_of(q):
         raise ValueError(f"p and q must be over one vocabulary; received {vocab_size_of(p)} and {vocab_size_of(q)} tokens")

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sampling.distribution import Distribution, SparseDistribution
+from sampling.exponential_noise import SubKeys
 from sampling.logit_batch import LogitBatch
 from sampling.rows import NO_TOKEN
+from sampling.vocabulary_race import vocabulary_race
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,13 @@ class WholeVocabularyBatch:
             local[row] = np.searchsorted(run_here, uniforms[row] * run_here[-1], side="right")
         local = np.where(fixed >= 0, 0, local)
         return np.where(fixed >= 0, fixed, local if self.vocab_ids is None else self.vocab_ids[local])
+
+    def race(self, rows: NDArray[np.int64], place: int, keys: SubKeys) -> NDArray[np.int64]:
+        """`exponential_noise.race` for `rows` `[R]` at one place, with one sub-key each: `[R] int64`."""
+        tokens: NDArray[np.int64] = self.one_hot[rows, place]
+        running = np.flatnonzero(tokens < 0)
+        tokens[running] = vocabulary_race(self.logits, self.vocab_ids, rows[running], place, (keys[0][running], keys[1][running]))
+        return tokens
 
     def at(self, row: int, place: int) -> Distribution:
         """One position's distribution, from the float64 weights of its whole vocabulary."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
+from sampling_support import CONFIGS, SHAPES, random_logits
 
 from sampling import (
     Distribution,
     PositionRandom,
     Purpose,
-    SamplerConfig,
     SparseDistribution,
     distribution_from_logits,
     probability_of,
@@ -54,42 +54,6 @@ def plain_block(logits, config, counts, drafts, key, position) -> PlainBlock:
     block.tokens.append(bonus)
     block.logprobs.append(np.log(probability_of(p, bonus)))
     return block
-
-
-CONFIGS = {
-    "plain": SamplerConfig(),
-    "cold": SamplerConfig(temperature=0.3),
-    "greedy": SamplerConfig(temperature=0.0),
-    "greedy-penalties": SamplerConfig(temperature=-1.0, presence_penalty=0.7, frequency_penalty=0.4),
-    "top-k": SamplerConfig(temperature=0.8, top_k=5),
-    "top-k-1": SamplerConfig(top_k=1),
-    "nucleus": SamplerConfig(temperature=0.7, top_p=0.9),
-    "narrow-nucleus": SamplerConfig(top_p=1e-9),
-    "almost-all": SamplerConfig(temperature=1.5, top_p=0.999),
-    "both": SamplerConfig(temperature=0.9, top_p=0.95, top_k=20),
-    "plain-penalties": SamplerConfig(presence_penalty=1.5, frequency_penalty=-0.5),
-    "everything": SamplerConfig(temperature=0.7, top_p=0.9, top_k=12, presence_penalty=-1.0, frequency_penalty=0.8),
-    "nucleus-penalties": SamplerConfig(temperature=1.1, top_p=0.8, presence_penalty=2.0),
-    "huge-top-k": SamplerConfig(top_k=1500),
-    "tiny-temperature": SamplerConfig(temperature=1e-300, top_p=0.9),
-}
-
-SHAPES = {  # vocabulary, spread of the logits, ties, share of -inf
-    "tiny": (7, 1.0, False, 0.0),
-    "ties": (300, 2.0, True, 0.0),
-    "masked": (130, 3.0, False, 0.4),
-    "flat": (2500, 0.5, True, 0.1),
-    "peaked": (1024, 6.0, False, 0.0),
-}
-
-
-def random_logits(rng, shape, spread, ties, masked):
-    logits = rng.normal(size=shape) * spread
-    if ties:
-        logits = np.round(logits * 2) / 2
-    logits[rng.random(shape) < masked] = -np.inf
-    logits[..., 0] = np.where(np.isfinite(logits).any(axis=-1), logits[..., 0], 0.0)
-    return logits.astype(np.float32)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())

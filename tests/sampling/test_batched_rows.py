@@ -7,6 +7,7 @@ import pytest
 from sampling import SamplerConfig
 from sampling.batched import BatchedSampler, BlockResult, DraftStep
 from sampling.rows import RowBatch
+from sampling.shared_noise import SharedNoiseSampler
 
 VOCAB, DEPTH, ROWS = 3000, 2, 6
 CONFIGS = {
@@ -49,8 +50,9 @@ def assert_rows_equal(block: BlockResult, rows: list[int], other: BlockResult, o
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_neighbours_do_not_matter_bit_for_bit(config):
-    sampler = BatchedSampler(config, VOCAB)
+@pytest.mark.parametrize("coupling", [BatchedSampler, SharedNoiseSampler])
+def test_neighbours_do_not_matter_bit_for_bit(config, coupling):
+    sampler = coupling(config, VOCAB)
     for seed in range(5):
         target, head, rows = make_batch(seed)
         _, together = run(sampler, target, head, rows)
