@@ -4,11 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import PROMPTS, essence, head_ref, load_engine, make_spec, model_ref, run
+from engine_support import PROMPTS, essence, head_ref, load_engine, make_requests, make_spec, model_ref, run
 
 from schemas.errors import ModelError
 from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
+from worker.engine.engine import Timings
 from worker.engine.lookup_drafter import LookupDrafter, NGramIndex
 
 SAMPLED = SamplerConfig(temperature=0.8, top_p=0.95)
@@ -49,6 +50,24 @@ def test_neighbours_slots_and_order_change_no_bit(agreeing_pair: tuple[Path, Pat
     reverse = {completion.request.key: essence(completion) for completion in run(spec, prompts[::-1])}
     alone = {completion.request.key: essence(completion) for prompt in prompts for completion in run(spec, [prompt])}
     assert together == reverse == alone
+
+
+@pytest.mark.parametrize("drafter", ALL)
+def test_a_shared_beginning_is_read_once_and_changes_no_bit(agreeing_pair: tuple[Path, Path], draft_model: Path, drafter: str) -> None:
+    system = "You are a careful writer who answers in one line, without any ornament. "
+    prompts = [system + text for text in ("the sea", "the sea is blue", "hi", "")] + [PROMPTS[0]]
+    spec = spec_for(drafter, agreeing_pair, draft_model, depth=2, slots=3, sampler=SAMPLED)
+    engine = load_engine(spec)
+    if not engine.backend.row_invariant:
+        pytest.skip("prefixes are shared on row-invariant backends only")
+    together, alone = Timings(), Timings()
+    completions = engine.complete(spec, make_requests(prompts), together, lambda tally: None)
+    assert [essence(completion) for completion in completions] == [
+        essence(engine.complete(spec, [request], alone, lambda tally: None)[0]) for request in make_requests(prompts)
+    ]
+    read = sum(completion.prompt_tokens - 1 for completion in completions)
+    assert alone.prefill_tokens == read
+    assert together.prefill_tokens < read - 3 * 50
 
 
 def test_a_model_that_drafts_for_itself_is_always_right(agreeing_pair: tuple[Path, Path]) -> None:

@@ -65,3 +65,6 @@ class _BothOpenings:
     def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
         self.lookup.feed(start, end, hidden, normed)
         self.other.feed(start, end, hidden, normed)
+
+    def fork(self, prompt: list[int]) -> "_BothOpenings":
+        return _BothOpenings(self.lookup.fork(prompt), self.other.fork(prompt))

@@ -20,7 +20,10 @@ from worker.engine.drafter import Drafter, Opening
 from worker.engine.engine import Timings
 from worker.engine.layer_cache import LayerCache
 from worker.engine.row import Row
+from worker.engine.static_cache import StaticCache
 from worker.engine.trunk import Trunk
+
+SHORTEST_SHARED = 16  # positions; below this a fresh prefill costs as little as the copy
 
 
 class Cohort:
@@ -50,7 +53,6 @@ class Cohort:
         prompt = row.prompt_ids
         # The samples of one record follow each other and share one prefill.
         if self._prefilled is None or self._prefilled.prompt != prompt:
-            self._prefilled = None
             self._prefilled = self._prefill(prompt)
         if not self._caches:
             self._caches = [cache.like(len(self.rows)) for cache in self._prefilled.caches]
@@ -91,11 +93,18 @@ class Cohort:
         self._evaluate()
 
     def _prefill(self, prompt: list[int]) -> "_Prefilled":
-        caches, opening = self._trunk.make_caches(self._shape.capacity), self._drafter.open(prompt)
-        tokens = mx.array([prompt], mx.int32)
         # A prompt of one token has no earlier position; the pass over it only shapes the buffers, and the first cycle makes it again.
         length = max(len(prompt) - 1, 1)
-        for start in range(0, length, self._shape.prefill_chunk):
+        shared = self._shared_positions(prompt)
+        if shared:
+            assert self._prefilled is not None
+            caches: list[LayerCache] = [cache.fork() for cache in self._prefilled.caches if isinstance(cache, StaticCache)]
+            opening = self._prefilled.opening.fork(prompt)
+        else:
+            caches, opening = self._trunk.make_caches(self._shape.capacity), self._drafter.open(prompt)
+        self._timings.prefill_tokens += length - shared
+        tokens = mx.array([prompt], mx.int32)
+        for start in range(shared, length, self._shape.prefill_chunk):
             end = min(start + self._shape.prefill_chunk, length)
             hidden = self._trunk.forward(tokens[:, start:end], caches, self._shape.cursor(np.array([start], np.int32), end - start))
             opening.feed(start, end, hidden, self._trunk.norm(hidden))
@@ -103,6 +112,18 @@ class Cohort:
                 cache.commit(mx.array([end - start if len(prompt) > 1 else 0], mx.int32))
             mx.eval(*(buffer for cache in caches for buffer in cache.buffers))
         return _Prefilled(prompt, caches, opening)
+
+    def _shared_positions(self, prompt: list[int]) -> int:
+        """Positions of the last prefilled prompt that this one may take over: where that changes no bit, and where it is worth a copy."""
+        if self._prefilled is None or not self._shape.elastic or self._trunk.is_recurrent:
+            return 0
+        before = self._prefilled.prompt
+        common = next(
+            (i for i, (mine, theirs) in enumerate(zip(prompt, before, strict=False)) if mine != theirs), min(len(prompt), len(before))
+        )
+        # The last common token is read again: drafters need the hidden state that stands before the first new one.
+        shared = min(common, len(prompt) - 1, len(before) - 1) - 1
+        return shared if shared >= SHORTEST_SHARED else 0
 
     def _verify(self, batch: RowBatch, drafts: list[DraftStep]) -> "JudgedBlock":
         """One pass of the target over the pending token and the drafts, and the verdict on them."""

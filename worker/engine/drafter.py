@@ -17,6 +17,9 @@ class Opening(Protocol):
     def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
         """The trunk has read prompt positions start to end - 1: its hidden states before and after the final norm, [1, T, D]."""
 
+    def fork(self, prompt: list[int]) -> "Opening":
+        """An opening of another prompt with a common beginning, which is fed from inside that beginning on; this one stays as it is."""
+
 
 class Drafter(Protocol):
     """Proposes up to `depth` tokens for every row; one per cohort."""
@@ -61,6 +64,10 @@ class NoDrafter:
 
     def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
         """Nothing to learn."""
+
+    def fork(self, prompt: list[int]) -> "NoDrafter":
+        """Nothing to copy."""
+        return self
 
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
         """Nothing to replace."""

@@ -21,7 +21,7 @@ class ShardDroppedError(Exception):
 
 @dataclass
 class Timings:
-    """Seconds of wall time by phase, summed over a shard, and the peak memory in bytes."""
+    """Seconds of wall time by phase, summed over a shard; the peak memory in bytes; prompt tokens read, shared beginnings once."""
 
     load: float = 0.0
     prefill: float = 0.0
@@ -29,6 +29,7 @@ class Timings:
     verify: float = 0.0
     commit: float = 0.0
     peak_bytes: int = 0
+    prefill_tokens: int = 0
 
 
 class Engine(Protocol):

@@ -111,3 +111,9 @@ class HeadOpening:
         self._head.forward(base, mx.array([following], mx.int32), self.cache, self._shape.cursor(np.array([start], np.int32), end - start))
         self.last_hidden = base[0, -1] if len(self._prompt) > 1 else mx.zeros_like(base[0, -1])
         mx.eval(self.last_hidden, *self.cache.buffers)
+
+    def fork(self, prompt: list[int]) -> "HeadOpening":
+        """The same pairs under another prompt; those behind the common beginning are written again."""
+        copy = HeadOpening(self._head, self._shape, prompt)
+        copy.cache = self.cache.fork()
+        return copy

@@ -40,6 +40,10 @@ class LookupDrafter:
     def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
         """Hidden states are not needed."""
 
+    def fork(self, prompt: list[int]) -> "LookupDrafter":
+        """Nothing to copy."""
+        return self
+
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
         """Index the prompt."""
         self._texts[slot] = NGramIndex(row.prompt_ids, self._shortest)

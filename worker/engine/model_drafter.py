@@ -16,6 +16,7 @@ from worker.engine.cohort_shape import CohortShape
 from worker.engine.drafter import Opening
 from worker.engine.layer_cache import LayerCache
 from worker.engine.row import Row
+from worker.engine.static_cache import StaticCache
 from worker.engine.trunk import Trunk
 
 
@@ -94,6 +95,12 @@ class ModelOpening:
         self._model = model
         self._shape = shape
         self._tokens = mx.array([prompt], mx.int32)
+
+    def fork(self, prompt: list[int]) -> "ModelOpening":
+        """The same caches under another prompt."""
+        copy = ModelOpening(self._model, self._shape, prompt)
+        copy.caches = [cache.fork() for cache in self.caches if isinstance(cache, StaticCache)]
+        return copy
 
     def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
         """Read the same prompt positions; the target's hidden states are not needed."""

@@ -85,6 +85,12 @@ class StaticCache:
         self.keys = self.keys[slots]
         self.values = self.values[slots]
 
+    def fork(self) -> "StaticCache":
+        """A cache with the same content that may be written without changing this one."""
+        copy = StaticCache(self.capacity)
+        copy.keys, copy.values = (mx.array(buffer) for buffer in self.buffers)
+        return copy
+
     def like(self, batch: int) -> "StaticCache":
         """An empty cache of `batch` rows with the shapes of this one."""
         assert self.keys is not None
