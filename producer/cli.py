@@ -8,11 +8,13 @@ import click
 from producer.commands.demo import demo
 from producer.commands.diff import diff
 from producer.commands.export import export
+from producer.commands.fleet import cancel, pause, resume, status
 from producer.commands.manifest import manifest
 from producer.commands.model import model
 from producer.commands.report import report
 from producer.commands.run import run
 from producer.commands.show import show
+from producer.commands.submit import submit
 from producer.commands.verify import verify
 from producer.commands.worker import worker
 from schemas.errors import SpecmillError
@@ -39,7 +41,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, worker, verify, diff, manifest, report, show, export, model):
+for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, diff, manifest, report, show, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":
