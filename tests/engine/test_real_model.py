@@ -1,0 +1,31 @@
+"""The laws on the small real model, bit for bit where the machine is row-invariant."""
+
+from pathlib import Path
+
+import pytest
+from engine_support import essence, load_engine, make_spec, model_ref, run
+
+from schemas.sampler import SamplerConfig
+
+PROMPTS = ["Name the capital of France.", "Repeat after me: blue, green, blue, green, blue."]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.parametrize("sampler", [SamplerConfig(temperature=0.0), SamplerConfig(temperature=0.7, top_p=0.95)], ids=["greedy", "sampled"])
+def test_slots_and_a_draft_of_its_own_change_no_token(smollm2_folder: Path, sampler: SamplerConfig) -> None:
+    common = {"raw": False, "max_tokens": 6, "sampler": sampler}
+    plain = make_spec(smollm2_folder, None, depth=0, slots=1, **common)
+    if not load_engine(plain).backend.row_invariant:
+        pytest.skip("this backend's kernels are not row-invariant")
+    alone = [run(plain, [prompt])[0] for prompt in PROMPTS]
+    together = run(make_spec(smollm2_folder, None, depth=0, slots=8, **common), PROMPTS)
+    assert [essence(completion) for completion in together] == [essence(completion) for completion in alone]
+    if sampler.greedy:
+        lookup = run(make_spec(smollm2_folder, None, drafter="lookup", depth=3, slots=2, **common), PROMPTS)
+        assert [completion.token_ids for completion in lookup] == [completion.token_ids for completion in alone]
+        # A target that drafts for itself is always right, if its passes of one and of three tokens agree to the bit.
+        itself = make_spec(smollm2_folder, None, drafter="model", draft_model=model_ref(smollm2_folder), depth=2, slots=2, **common)
+        drafted = run(itself, PROMPTS)
+        assert [completion.token_ids for completion in drafted] == [completion.token_ids for completion in alone]
+        assert all(completion.acceptance.column()["residual"] == 0 for completion in drafted)
