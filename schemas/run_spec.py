@@ -6,7 +6,7 @@ from schemas.profile import ExecutionProfile
 from schemas.sampler import SamplerConfig
 from schemas.wire import Json, Wire
 
-COUPLINGS = ("rejection",)
+COUPLINGS = ("rejection", "shared-noise")
 DRAFTERS = ("head", "model", "lookup", "auto")
 MAX_SEED = 2**64 - 1
 MAX_SAMPLES = 10_000
@@ -41,7 +41,7 @@ class RunSpec(Wire):
         stop: stop strings, none empty; the completion is cut before the first one.
         samples: completions per record (`--n`), 1 to 10,000.
         seed: run seed, 0 to 2^64 - 1.
-        coupling: how draft and target share randomness: `rejection`.
+        coupling: how draft and target share randomness: `rejection`, or `shared-noise`, whose tokens do not depend on drafter and depth.
         profile: the execution profile.
         raw: encode the prompt as it stands, without the chat template.
         logprobs: also store the target's log-probability of every token.

@@ -43,6 +43,23 @@ def test_greedy_is_plain_greedy(agreeing_pair: tuple[Path, Path], draft_model: P
 
 
 @pytest.mark.parametrize("drafter", ALL)
+@pytest.mark.parametrize("sampler", [SAMPLED, SamplerConfig(frequency_penalty=0.5)], ids=["filtered", "whole vocabulary"])
+def test_shared_noise_gives_the_tokens_of_plain_decoding(
+    agreeing_pair: tuple[Path, Path], draft_model: Path, drafter: str, sampler: SamplerConfig
+) -> None:
+    prompts = [*PROMPTS[:2], *REPEATING[:2]]
+    common = {"coupling": "shared-noise", "sampler": sampler, "max_tokens": 16}
+    if not load_engine(make_spec(agreeing_pair[0], None, depth=0)).backend.row_invariant:
+        pytest.skip("passes of different lengths agree on row-invariant backends only")
+    plain = [completion.token_ids for completion in run(make_spec(agreeing_pair[0], None, depth=0, **common), prompts)]
+    for depth in (1, 2, 7):
+        completions = run(spec_for(drafter, agreeing_pair, draft_model, depth=depth, **common), prompts)
+        assert [completion.token_ids for completion in completions] == plain, depth
+    if drafter != "lookup":  # a random model hardly ever repeats itself
+        assert sum(completion.acceptance.column()["accepted"] for completion in completions) > 0
+
+
+@pytest.mark.parametrize("drafter", ALL)
 def test_neighbours_slots_and_order_change_no_bit(agreeing_pair: tuple[Path, Path], draft_model: Path, drafter: str) -> None:
     prompts = [*PROMPTS[:3], *REPEATING]
     spec = spec_for(drafter, agreeing_pair, draft_model, depth=3, slots=3, sampler=SAMPLED)

@@ -9,6 +9,7 @@ import mlx.core as mx
 import pyarrow as pa
 
 from sampling.batched import BatchedSampler
+from sampling.shared_noise import SharedNoiseSampler
 from schemas.errors import ModelError, RowError
 from schemas.profile import Backend, ExecutionProfile
 from schemas.progress import Tally
@@ -77,6 +78,11 @@ class MTPEngine:
             draft_model = Trunk.load(draft_folder, dtype)
             _check_draft_model(trunk, draft_model, draft_folder)
         return cls(trunk, head, draft_model, spec.profile)
+
+    @property
+    def trunk(self) -> Trunk:
+        """The target."""
+        return self._trunk
 
     def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
         """One completion per request, in the same order; a request that cannot run becomes an error row."""
@@ -156,7 +162,8 @@ class MTPEngine:
         return Cohort(self._trunk, self._drafter(spec, sampler, shape), sampler, shape, timings)
 
     def _sampler(self, spec: RunSpec) -> BatchedSampler:
-        return BatchedSampler(spec.sampler, self._trunk.vocab_size, self._head.draft_ids if self._head is not None else None)
+        kind = SharedNoiseSampler if spec.coupling == "shared-noise" else BatchedSampler
+        return kind(spec.sampler, self._trunk.vocab_size, self._head.draft_ids if self._head is not None else None)
 
     def begin(self, spec: RunSpec, request: Request, wrap: Callable[[BatchedSampler], BatchedSampler]) -> tuple[Cohort, Row]:
         """A cohort that decodes one request and nothing else, with its sampler wrapped.

@@ -46,12 +46,14 @@ class Session:
 
     Raises:
         RowError: the request cannot run.
-        ValueError: the spec's drafter has no logits to show.
+        ValueError: the spec's drafter has no logits to show, or its coupling judges no draft against its own distribution.
     """
 
     def __init__(self, engine: MTPEngine, spec: RunSpec, request: Request) -> None:
         if spec.profile.depth > 0 and spec.drafter not in ("head", "model"):
             raise ValueError(f"a session needs the drafter 'head' or 'model', which have logits to show; received {spec.drafter!r}")
+        if spec.coupling != "rejection":
+            raise ValueError(f"a session decides by the coupling 'rejection'; received {spec.coupling!r}")
         self._config = spec.sampler
         self._key = request.key
         self._cohort, self._row = engine.begin(spec, request, self._tap)
