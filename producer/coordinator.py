@@ -33,8 +33,8 @@ from worker.error_rows import error_rows
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet
 from worker.keeper_lock import COORDINATOR, KEEPER_SECONDS, KeeperLock
-from worker.lease import LEASE_SECONDS
 from worker.ledger import Ledger
+from worker.patience import LEASE_SECONDS
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client, masked
 from worker.reports import Fault

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import IO, Self
 
 from schemas.errors import EngineError
-from worker.lease import LEASE_SECONDS
 from worker.main import BROKER_VARIABLE, END_SECONDS, NO_ENGINE, worker_name
-from worker.patience import DRAIN_SECONDS, STALL_SECONDS
+from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 
 MAX_BARREN_LIVES = 5  # of one worker in a row, each ended before it landed a shard
 FIRST_PAUSE_SECONDS = 0.25  # before the second restart in a row; doubles

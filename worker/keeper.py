@@ -68,7 +68,6 @@ class Keeper:
             except (redis.ResponseError, DecodeError) as error:
                 logger.warning("keeping is refused: %s", error)
             wait(INTERVAL_SECONDS)
-        self.close()
 
     def look(self) -> None:
         """One look at every run of the broker."""
@@ -86,15 +85,14 @@ class Keeper:
             self._kept[run_id] = kept
             self._keep(kept, sum(card.takes(kept.spec.model.name) for card in cards))
 
-    def close(self) -> None:
-        """Let others keep what this one kept."""
+    def leave(self) -> None:
+        """Let others keep what this one kept, and take the card away."""
         try:
             for kept in self._kept.values():
                 kept.lock.leave()
             self._fleet.remove_worker(self._card(()).name)
-        except BROKER_ERRORS as error:
+        except (redis.RedisError, ConnectionError) as error:
             logger.debug("left without saying so: %s", error)
-        self._client.close()
 
     def _meet(self, run_id: str) -> _Kept | None:
         ledger = Ledger(self._client, run_id)

@@ -10,10 +10,11 @@ import uuid
 from typing import Self
 
 from worker.ledger import Ledger
+from worker.patience import LEASE_SECONDS
 from worker.redis_client import BROKER_ERRORS
 
-LEASE_SECONDS = 20.0  # with 20-25 s a killed worker's shard was queued again after 26-31 s
 RENEWALS = 5  # per lease time
+TICK_SECONDS = 2.0  # longest time between two renewals, which also learn of a cancelled or paused run
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Lease:
 
     def _renew(self) -> None:
         in_contact = True
-        while not self._ended.wait(self._seconds / RENEWALS):
+        while not self._ended.wait(min(self._seconds / RENEWALS, TICK_SECONDS)):
             try:
                 state = self._renewing.renew(self.shard, self.token, self._seconds)
             except BROKER_ERRORS as error:

@@ -22,8 +22,7 @@ from worker.app import FRESH_PRIORITY, TASK, make_app
 from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
 from worker.keeper import Keeper
-from worker.lease import LEASE_SECONDS
-from worker.patience import DRAIN_SECONDS, STALL_SECONDS
+from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.redis_client import masked, password_of
 from worker.task import ShardTask
 
@@ -88,11 +87,10 @@ def run_worker(
         lease_seconds=lease_seconds,
         stall_seconds=stall_seconds,
     )
-    ending.watch(task, engine, parent=die_with_parent)
     threading.Thread(target=_watch_consumer, args=(task, ending), name="consumer-watch", daemon=True).start()
     keeper = Keeper(broker_url, app, task.card, lease_seconds=lease_seconds)
-    keeping = threading.Thread(target=keeper.run, args=(ending.wait, ending.is_set), name="keeper", daemon=True)
-    keeping.start()
+    threading.Thread(target=keeper.run, args=(ending.wait, ending.is_set), name="keeper", daemon=True).start()
+    ending.watch(task, engine, keeper, parent=die_with_parent)
     _register(app, task)
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
     try:
@@ -103,6 +101,7 @@ def run_worker(
                 logger.warning("the consumer ended by itself; it starts again in %.0f s", RESTART_SECONDS)
                 ending.wait(RESTART_SECONDS)
     finally:
+        keeper.leave()
         task.close()
         engine.close()
         ending.done()
@@ -183,9 +182,9 @@ class _Ending:
     def done(self) -> None:
         self._done.set()
 
-    def watch(self, task: ShardTask, engine: EngineProcess, *, parent: bool) -> None:
+    def watch(self, task: ShardTask, engine: EngineProcess, keeper: Keeper, *, parent: bool) -> None:
         """Keep the promise; with `parent`, the end of standard input is a wish too."""
-        threading.Thread(target=self._keep, args=(task, engine), name="ending", daemon=True).start()
+        threading.Thread(target=self._keep, args=(task, engine, keeper), name="ending", daemon=True).start()
         if parent:
             threading.Thread(target=self._follow_parent, name="parent", daemon=True).start()
 
@@ -206,7 +205,7 @@ class _Ending:
         self._hurry.set()
         self._wish()
 
-    def _keep(self, task: ShardTask, engine: EngineProcess) -> None:
+    def _keep(self, task: ShardTask, engine: EngineProcess, keeper: Keeper) -> None:
         """Force the end when it takes too long, or when nobody waits for Celery's farewell: that takes a second."""
         self._wished.wait()
         drained = time.monotonic() + self._drain_seconds
@@ -223,6 +222,7 @@ class _Ending:
             logger.error("not ended after %.0f s: forced", END_SECONDS)
         if (pid := engine.pid) is not None:
             os.kill(pid, signal.SIGKILL)
+        keeper.leave()
         os._exit(self.code or int(task.busy))
 
 

@@ -14,9 +14,9 @@ from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
 from worker.fleet import WorkerCard
 from worker.keep_awake import KeepAwake
-from worker.lease import LEASE_SECONDS, Lease
+from worker.lease import Lease
 from worker.ledger import Ledger
-from worker.patience import STALL_SECONDS
+from worker.patience import LEASE_SECONDS, STALL_SECONDS
 from worker.redis_client import BROKER_ERRORS, make_client
 from worker.reports import Fault, LiveReport
 
@@ -165,6 +165,7 @@ class ShardTask:
             self._note_start(error)
             return self._fail(ledger, shard, error)
         self._faults_in_row = 0
+        logger.info("shard %d of run %s landed, attempt %d, %.1f s", shard, message.run_id, lease.attempt, report.seconds)
         return "landed"
 
     def _generate(self, ledger: Ledger, lease: Lease, spec: RunSpec, blob: bytes) -> ShardOutcome:

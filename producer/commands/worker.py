@@ -3,7 +3,7 @@
 import click
 
 from producer.run_options import BROKER_VARIABLE
-from worker.patience import DRAIN_SECONDS, STALL_SECONDS
+from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 
 
 @click.command(short_help="Serve runs from a broker, on this machine.")
@@ -32,7 +32,16 @@ from worker.patience import DRAIN_SECONDS, STALL_SECONDS
     show_default=True,
     help="Seconds that SIGTERM or Ctrl-C leaves to the shard in work before it is given back.",
 )
-def worker(broker: str, name: str | None, workers: int, models: tuple[str, ...], stall_timeout: float, drain_timeout: float) -> None:
+@click.option("--lease-seconds", type=float, default=LEASE_SECONDS, hidden=True)  # tests shorten it on both sides
+def worker(
+    broker: str,
+    name: str | None,
+    workers: int,
+    models: tuple[str, ...],
+    stall_timeout: float,
+    drain_timeout: float,
+    lease_seconds: float,
+) -> None:
     """Generate shards for whatever runs the broker has.
 
     A worker that dies is started again, and what it held goes to others at once. SIGTERM or Ctrl-C finishes the shard in work; the second
@@ -46,5 +55,7 @@ def worker(broker: str, name: str | None, workers: int, models: tuple[str, ...],
 
     set_up_logging(broker)
     named = tuple(model for text in models for model in text.split(",") if model)
-    settings = WorkerSettings(stall_seconds=stall_timeout, drain_seconds=drain_timeout, models=named, name=name)
+    settings = WorkerSettings(
+        lease_seconds=lease_seconds, stall_seconds=stall_timeout, drain_seconds=drain_timeout, models=named, name=name
+    )
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
