@@ -7,6 +7,7 @@ import click
 
 from producer.commands.demo import demo
 from producer.commands.diff import diff
+from producer.commands.doctor import doctor
 from producer.commands.export import export
 from producer.commands.fleet import cancel, pause, resume, status
 from producer.commands.manifest import manifest
@@ -41,7 +42,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, diff, manifest, report, show, export, model):
+for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, diff, manifest, doctor, report, show, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":

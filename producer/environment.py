@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from producer.manifest_file import versions
+from producer.manifest_file import CERTIFICATE, versions
 from producer.run_plan import head_ref, model_ref
 from schemas.errors import HeadError, ModelError
 from schemas.manifest import Manifest
@@ -20,25 +20,28 @@ class Environment:
     """What was found.
 
     Attributes:
-        spec: the manifest's spec, with the names under which model and head were looked for here.
+        spec: the manifest's spec, with the names under which model and drafter were looked for here.
         model_problem: why the model here is not the manifest's, or None.
-        head_problem: why the head here is not the manifest's, or None.
+        drafter_problem: why the head or the draft model here is not the manifest's, or None.
         notes: other differences, one line each, that may or may not show.
     """
 
     spec: RunSpec
     model_problem: str | None
-    head_problem: str | None
+    drafter_problem: str | None
     notes: tuple[str, ...]
 
 
-def look_around(manifest: Manifest, *, model: str | None, head: str | None, note: Callable[[str], None]) -> Environment:
-    """Compare model, head and libraries with a manifest; nothing is loaded.
+def look_around(
+    manifest: Manifest, *, model: str | None, head: str | None, draft_model: str | None, note: Callable[[str], None]
+) -> Environment:
+    """Compare model, head, draft model and libraries with a manifest; nothing is loaded.
 
     Args:
         manifest: the dataset's.
         model: where the model is here; None is the manifest's own name for it.
         head: where the head is here; None likewise.
+        draft_model: where the draft model is here; None likewise.
         note: receives a line per step that takes a while.
     """
     spec = manifest.spec
@@ -47,21 +50,28 @@ def look_around(manifest: Manifest, *, model: str | None, head: str | None, note
         model_problem = _files_problem("model", spec.model, model_ref(spec.model.name, note))
     except ModelError as error:
         model_problem = f"the model cannot be found here ({error}); --model says where it is"
-    head_problem = None
+    drafter_problem = None
     if spec.head is not None:
-        spec = replace(spec, head=replace(spec.head, name=head or spec.head.name))
-        assert spec.head is not None
+        there = replace(spec.head, name=head or spec.head.name)
+        spec = replace(spec, head=there)
         try:
-            head_problem = _files_problem("MTP head", spec.head, head_ref(spec.head.name))
+            drafter_problem = _files_problem("MTP head", there, head_ref(there.name))
         except HeadError as error:
-            head_problem = f"the MTP head cannot be found here ({error}); --mtp says where it is"
+            drafter_problem = f"the MTP head cannot be found here ({error}); --mtp says where it is"
+    if spec.draft_model is not None:
+        there = replace(spec.draft_model, name=draft_model or spec.draft_model.name)
+        spec = replace(spec, draft_model=there)
+        try:
+            drafter_problem = _files_problem("draft model", there, model_ref(there.name, note))
+        except ModelError as error:
+            drafter_problem = f"the draft model cannot be found here ({error}); --draft-model says where it is"
     here = versions()
     notes = [
         f"{name}: {manifest.versions.get(name, 'none')} then, {here.get(name, 'none')} now{_consequence(name)}"
         for name in sorted({*manifest.versions, *here})
-        if manifest.versions.get(name) != here.get(name)
+        if name != CERTIFICATE and manifest.versions.get(name) != here.get(name)
     ]
-    return Environment(spec, model_problem, head_problem, tuple(notes))
+    return Environment(spec, model_problem, drafter_problem, tuple(notes))
 
 
 def backend_differences(then: Backend, now: Backend) -> list[str]:

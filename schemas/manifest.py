@@ -37,7 +37,8 @@ class Manifest(Wire):
     Attributes:
         spec: the run specification, digests included.
         status: running, complete or cancelled.
-        versions: library → version, of the coordinator that wrote the file.
+        versions: library → version, of the coordinator that wrote the file; `certificate` is the digest of what `specmill doctor` found
+            there, if it was run.
         shards: landed shards in ascending order.
     """
 

@@ -1,33 +1,16 @@
 """What every test may use: tiny random models, a cache folder of its own, and the small real model."""
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from schemas.errors import ModelError
-from worker.engine import blas, model_store
+from worker.engine import blas, model_store, tiny_model
 
 blas.prepare()  # before any test imports mlx
-
-
-def _load(path: Path) -> ModuleType:
-    """A helper module by its path: test folders are no packages, so nothing here has an importable name."""
-    spec = importlib.util.spec_from_file_location(f"specmill_tests_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-tiny_models = _load(Path(__file__).parent / "engine" / "tiny_models.py")
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +21,7 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def make(**options: Any) -> Path:
         key = tuple(sorted(options.items()))
         if key not in made:
-            made[key] = tiny_models.make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"), **options)
+            made[key] = tiny_model.make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"), **options)
         return made[key]
 
     return make
@@ -49,7 +32,7 @@ def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny_head(trunk_folder, seed=…, draft_vocab=…)` → a new head file that fits the trunk."""
 
     def make(trunk_folder: Path, **options: Any) -> Path:
-        file: Path = tiny_models.make_tiny_head(tmp_path_factory.mktemp("tiny-head"), trunk_folder, **options)
+        file: Path = tiny_model.make_tiny_head(tmp_path_factory.mktemp("tiny-head"), trunk_folder, **options)
         return file
 
     return make

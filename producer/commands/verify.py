@@ -22,6 +22,7 @@ CANNOT_RUN = 2
 @click.option("--regenerate", "mode", flag_value=VERIFY_MODES[1], help="Regenerate and compare bits even on another backend class.")
 @click.option("--model", metavar="MODEL", help="Where the model is here.  [default: as the manifest names it]")
 @click.option("--mtp", metavar="FILE", help="Where the MTP head is here.  [default: as the manifest names it]")
+@click.option("--draft-model", metavar="MODEL", help="Where the draft model is here.  [default: as the manifest names it]")
 @click.option("--no-files", "files", flag_value=False, default=True, help="Do not check the part files' contents.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -34,6 +35,7 @@ def verify(
     mode: str | None,
     model: str | None,
     mtp: str | None,
+    draft_model: str | None,
     files: bool,
     as_json: bool,
     quiet: bool,
@@ -48,7 +50,7 @@ def verify(
     from producer.verification import VerifyRequest
     from producer.verification import verify as verify_dataset
 
-    request = VerifyRequest(RowSelection(every, ids, rows, seed), mode or VERIFY_MODES[0], model, mtp, files)
+    request = VerifyRequest(RowSelection(every, ids, rows, seed), mode or VERIFY_MODES[0], model, mtp, draft_model, files)
     try:
         report = verify_dataset(out, request, (lambda _: None) if quiet else _note)
     except (SpecmillError, OSError) as error:

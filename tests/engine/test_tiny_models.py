@@ -1,6 +1,5 @@
 """The tiny models are real models: mlx-lm loads them, and their tokenizers are exact."""
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,7 @@ from mlx_lm import load
 from safetensors.numpy import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-spec = importlib.util.spec_from_file_location("specmill_tests_tiny_models_again", Path(__file__).with_name("tiny_models.py"))
-assert spec is not None
-assert spec.loader is not None
-tiny_models = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tiny_models)
+from worker.engine import tiny_model
 
 
 @pytest.mark.parametrize("options", [{}, {"vocab_size": 7, "hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "tie": False}])
@@ -31,7 +26,7 @@ def test_mlx_lm_loads_it(tiny_llama: Callable[..., Path], options: dict[str, int
 
 
 def test_same_arguments_give_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
-    folders = [tiny_models.make_tiny_llama(tmp_path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))]
+    folders = [tiny_model.make_tiny_llama(tmp_path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))]
     first, second, other = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert first == second
     assert first != other
@@ -55,13 +50,13 @@ def test_letters_outside_a_tiny_vocabulary_are_unknown(tiny_llama: Callable[...,
 
 
 def test_every_byte_has_its_symbol() -> None:
-    assert {tiny_models._symbol(byte) for byte in range(256)} == set(ByteLevel.alphabet())
+    assert {tiny_model._symbol(byte) for byte in range(256)} == set(ByteLevel.alphabet())
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_impossible_vocabulary_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(ValueError, match=rf"vocab_size must be in \[4, \d+\]; received {size}"):
-        tiny_models.make_tiny_llama(tmp_path, vocab_size=size)
+        tiny_model.make_tiny_llama(tmp_path, vocab_size=size)
 
 
 def test_head_fits_its_trunk(tiny_llama: Callable[..., Path], tiny_head: Callable[..., Path]) -> None:
