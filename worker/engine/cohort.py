@@ -19,6 +19,7 @@ from worker.engine.completion import Completion
 from worker.engine.drafter import Drafter, Opening
 from worker.engine.engine import Timings
 from worker.engine.layer_cache import LayerCache
+from worker.engine.memory import check_fit, cohort_bytes
 from worker.engine.row import Row
 from worker.engine.static_cache import StaticCache
 from worker.engine.trunk import Trunk
@@ -55,6 +56,11 @@ class Cohort:
         if self._prefilled is None or self._prefilled.prompt != prompt:
             self._prefilled = self._prefill(prompt)
         if not self._caches:
+            check_fit(
+                cohort_bytes(self._prefilled.caches, len(self.rows), self._shape.depth, self._trunk.vocab_size),
+                slots=len(self.rows),
+                capacity=self._shape.capacity,
+            )
             self._caches = [cache.like(len(self.rows)) for cache in self._prefilled.caches]
         for mine, theirs in zip(self._caches, self._prefilled.caches, strict=True):
             mine.insert(slot, theirs)
