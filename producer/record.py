@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 
 from producer.column_path import ColumnPath, kind
+from producer.openai_request import ENVELOPE, OpenAIRequest
+from producer.origins import Origins
+from producer.prompt_template import PromptTemplate
 from schemas.errors import InputError
 from schemas.wire import canonical_json
 
@@ -32,6 +35,7 @@ class Record:
         messages: the conversation, or None; exactly one of the two is set unless the line is bad.
         own: the user's other columns, in the line's order, JSON values.
         bad_input: why the line cannot become a prompt, or None.
+        options: run option → value that the line asks for (OpenAI batch files); not part of the record's digest.
     """
 
     row: int
@@ -41,6 +45,7 @@ class Record:
     messages: list[Message] | None = None
     own: dict[str, object] = field(default_factory=dict)
     bad_input: str | None = None
+    options: dict[str, object] = field(default_factory=dict)
 
     def canonical(self) -> bytes:
         """The record as one line of JSON: what digests are taken over. The line number is in it only where it shows in the dataset."""
@@ -55,12 +60,20 @@ class RecordReader:
     Attributes:
         plain_text: every line is a prompt; otherwise every line is a JSON object.
         id_column: where the record id is; None looks for `id`, then `custom_id`, then takes the row number.
-        prompt_column: where the prompt is; None looks for `prompt` or `messages`.
+        prompt_column: where the prompt is; None looks for `prompt` or `messages`, then for the body of an OpenAI batch request.
+        template: makes the prompt of the line's columns; then `prompt_column` is None.
+        system: a system message for every record that has none.
+        spooled: lines are those of a `producer.spool.Spool`.
+        origins: what lines are called.
     """
 
     plain_text: bool = False
     id_column: ColumnPath | None = None
     prompt_column: ColumnPath | None = None
+    template: PromptTemplate | None = None
+    system: str | None = None
+    spooled: bool = False
+    origins: Origins = field(default_factory=Origins)
 
     def read(self, data: bytes | None, row: int, line: int) -> Record:
         """The record of one line, with `bad_input` filled when the line cannot become a prompt.
@@ -70,21 +83,27 @@ class RecordReader:
             row: number of the record.
             line: number of the line.
         """
+        where = self.origins.name(line)
         try:
             text = _decoded(data)
             if self.plain_text:
-                return Record(row, line, str(row), prompt=_checked_text(text, "the line"))
+                return Record(row, line, str(row), *self._with_system(_checked_text(text, "the line"), None))
+            if self.spooled and text.startswith("!"):
+                raise InputError(text[1:])
             columns = _parsed(text)
         except InputError as error:
-            return Record(row, line, f"line-{line}", bad_input=f"line {line}: {error}")
+            return Record(row, line, f"line-{line}", bad_input=f"{where}: {error}")
         own = {name: value for name, value in columns.items() if name not in self._consumed(columns)}
         record_id = None
         try:
             record_id = self._record_id(columns)
-            prompt, messages = self._prompt(columns)
+            request = OpenAIRequest.of(columns) if self.prompt_column is None and self.template is None else None
+            if request is not None:
+                own = {name: value for name, value in own.items() if name not in ENVELOPE}
+            prompt, messages = self._prompt(columns, request)
         except InputError as error:
-            return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"line {line}: {error}")
-        return Record(row, line, record_id or str(row), prompt, messages, own)
+            return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"{where}: {error}")
+        return Record(row, line, record_id or str(row), prompt, messages, own, options=request.options if request is not None else {})
 
     def _id_path(self, columns: dict[str, object]) -> ColumnPath | None:
         if self.id_column is not None:
@@ -104,7 +123,7 @@ class RecordReader:
 
     def _consumed(self, columns: dict[str, object]) -> set[str]:
         """The columns that become `record_id`, `prompt` and `messages` as they stand, and so are not the user's own any more."""
-        consumed = {"prompt", "messages"} if self.prompt_column is None else set()
+        consumed = {"prompt", "messages"} if self.prompt_column is None and self.template is None else set()
         paths = (self._id_path(columns), self.prompt_column)
         return consumed | {path.column for path in paths if path is not None and path.plain}
 
@@ -120,16 +139,30 @@ class RecordReader:
             raise InputError(f"the record id {path.text} must have 1 to {MAX_ID_CHARACTERS} characters; received {len(text)}")
         return text
 
-    def _prompt(self, columns: dict[str, object]) -> tuple[str | None, list[Message] | None]:
+    def _prompt(self, columns: dict[str, object], request: OpenAIRequest | None) -> tuple[str | None, list[Message] | None]:
+        if self.template is not None:
+            return self._with_system(_checked_text(self.template.render(columns), "the rendered template"), None)
+        if request is not None:
+            wanted, value = ("body.messages", request.messages) if request.prompt is None else ("body.prompt", request.prompt)
+            return self._with_system(*_checked_prompt(value, wanted, text=request.prompt is not None, listed=request.prompt is None))
         path = self._prompt_path(columns)
-        value = path.of(columns)
         text, listed = (True, True) if self.prompt_column is not None else (path.text == "prompt", path.text == "messages")
-        if text and isinstance(value, str):
-            return _checked_text(value, path.text), None
-        if listed and isinstance(value, list):
-            return None, _checked_messages(value, path.text)
-        wanted = " or ".join(name for name, yes in (("text", text), ("a list of messages", listed)) if yes)
-        raise InputError(f"{path.text} must be {wanted}; received {kind(value)}")
+        return self._with_system(*_checked_prompt(path.of(columns), path.text, text=text, listed=listed))
+
+    def _with_system(self, prompt: str | None, messages: list[Message] | None) -> tuple[str | None, list[Message] | None]:
+        """The prompt with the system message before it, unless it begins with one."""
+        if self.system is None or (messages and messages[0]["role"] == "system"):
+            return prompt, messages
+        return None, [{"role": "system", "content": self.system}, *(messages or [{"role": "user", "content": str(prompt)}])]
+
+
+def _checked_prompt(value: object, what: str, *, text: bool, listed: bool) -> tuple[str | None, list[Message] | None]:
+    if text and isinstance(value, str):
+        return _checked_text(value, what), None
+    if listed and isinstance(value, list):
+        return None, _checked_messages(value, what)
+    wanted = " or ".join(name for name, yes in (("text", text), ("a list of messages", listed)) if yes)
+    raise InputError(f"{what} must be {wanted}; received {kind(value)}")
 
 
 def _decoded(data: bytes | None) -> str:

@@ -4,9 +4,9 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.run_spec import RunSpec
+from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
-from worker.engine_watch import STALL_SECONDS
+from worker.patience import STALL_SECONDS
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
@@ -15,7 +15,6 @@ DEFAULT_MAX_ERROR_RATE = 0.5
 BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
 ON_BAD_INPUT = ("refuse", "error-row")
-TEXT_SUFFIXES = (".txt", ".text")
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,13 @@ class RunOptions:
     """The options of one run; names and defaults are those of the command line.
 
     Attributes:
-        prompts: the prompts file.
+        prompts: the prompts file, a pattern of files, or `-` for standard input.
         out: the dataset's folder.
         model: the target, as `worker.engine.model_store.resolve_model` takes it.
         mtp: the head, as `resolve_head` takes it, or None.
         draft_model: a separate draft model, as `resolve_model` takes it, or None.
         drafter: who drafts; None is the head or the draft model that is given.
+        coupling: `rejection` or `shared-noise`.
         sampler: one configuration for target and draft.
         max_tokens: completion budget in tokens.
         samples: completions per record.
@@ -47,6 +47,12 @@ class RunOptions:
         logprobs: store every token's log-probability.
         ignore_calibration: go on when an engine contradicts itself.
         max_error_rate: largest share of failed rows, judged after the first few; bad lines that are kept do not count.
+        others: further prompts files, behind the first.
+        format: what the files are, a kind of `producer.prompt_files`; None tells from their names.
+        template: a Jinja2 template of the prompt, or `@` and a file with one.
+        system: a system message for records without one.
+        limit: only so many records, the first ones.
+        given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
@@ -56,6 +62,7 @@ class RunOptions:
     mtp: str | None = None
     draft_model: str | None = None
     drafter: str | None = None
+    coupling: str = "rejection"
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     max_tokens: int = 256
     samples: int = 1
@@ -75,6 +82,12 @@ class RunOptions:
     ignore_calibration: bool = False
     max_error_rate: float = DEFAULT_MAX_ERROR_RATE
     stall_timeout: float = STALL_SECONDS
+    others: tuple[Path, ...] = ()
+    format: str | None = None
+    template: str | None = None
+    system: str | None = None
+    limit: int | None = None
+    given: frozenset[str] = frozenset()
 
     @property
     def resolved_depth(self) -> int:
@@ -92,10 +105,11 @@ class RunOptions:
     def command(self, spec: RunSpec) -> str:
         """The shell command that creates the same rows again, with every value that they are a function of."""
         sampler = spec.sampler
-        words = ["specmill", "run", str(self.prompts), "--out", str(self.out), "--model", spec.model.name]
+        words = ["specmill", "run", str(self.prompts), *map(str, self.others), "--out", str(self.out), "--model", spec.model.name]
         words += ["--mtp", spec.head.name] if spec.head is not None else []
         words += ["--draft-model", spec.draft_model.name] if spec.draft_model is not None else []
         words += ["--drafter", spec.drafter] if spec.profile.depth > 0 else []
+        words += ["--coupling", spec.coupling] if spec.coupling != COUPLINGS[0] else []
         words += ["--temperature", repr(sampler.temperature), "--top-p", repr(sampler.top_p), "--top-k", str(sampler.top_k)]
         words += ["--presence-penalty", repr(sampler.presence_penalty), "--frequency-penalty", repr(sampler.frequency_penalty)]
         words += ["--max-tokens", str(spec.max_tokens), "--n", str(spec.samples), "--seed", str(spec.seed)]
@@ -104,9 +118,9 @@ class RunOptions:
         words += ["--shard-size", str(spec.shard_size)]
         words += [
             word
-            for name in ("id_column", "prompt_column")
-            if (text := getattr(self, name))
-            for word in (f"--{name.replace('_', '-')}", text)
+            for name in ("format", "id_column", "prompt_column", "template", "system", "limit")
+            if (value := getattr(self, name)) is not None
+            for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         words += ["--on-bad-input", self.on_bad_input] if self.on_bad_input != ON_BAD_INPUT[0] else []
         words += [flag for flag, given in (("--raw", spec.raw), ("--logprobs", spec.logprobs)) if given]

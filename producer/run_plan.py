@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from producer.column_path import ColumnPath
 from producer.manifest_file import read_manifest
-from producer.record import RecordReader
+from producer.prompts import open_prompts, with_requested
 from producer.run_lock import SCRATCH
-from producer.run_options import TEXT_SUFFIXES, RunOptions
+from producer.run_options import RunOptions
 from producer.source import PromptSource
 from schemas.errors import InputError, RunMismatchError, SpecmillError
 from schemas.manifest import Manifest
@@ -19,7 +18,6 @@ from schemas.run_spec import ModelRef, RunSpec
 from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
 
-LARGE_FILE = 50_000_000  # bytes; from here on reading takes long enough to say so
 UNIMPORTANT = (SCRATCH, ".DS_Store")
 
 
@@ -57,16 +55,8 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
         RunMismatchError: the output folder holds a run with another specification.
     """
     manifest = _found(options)
-    reader = RecordReader(
-        plain_text=options.prompts.suffix.lower() in TEXT_SUFFIXES,
-        id_column=None if options.id_column is None else ColumnPath.parse(options.id_column),
-        prompt_column=None if options.prompt_column is None else ColumnPath.parse(options.prompt_column),
-    )
-    if options.prompts.is_file() and options.prompts.stat().st_size >= LARGE_FILE:
-        note(f"reading {options.prompts}")
-    source = PromptSource.scan(options.prompts, reader, shard_size=options.shard_size, keep_bad=options.on_bad_input == "error-row")
-    bad = f", {source.bad:,} of them bad lines that become error rows" if source.bad else ""
-    note(f"{options.prompts}: {source.records:,} records{bad}")
+    source = open_prompts(options, note)
+    options = with_requested(options, source, note)
     spec = _spec(options, source, note)
     if manifest is None:
         return RunPlan(source, spec, None)
@@ -111,7 +101,7 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
             stop=options.stop,
             samples=options.samples,
             seed=options.seed,
-            coupling="rejection",
+            coupling=options.coupling,
             profile=ExecutionProfile(slots=options.slots, depth=options.resolved_depth, dtype=options.dtype),
             raw=options.raw,
             logprobs=options.logprobs,

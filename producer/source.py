@@ -1,4 +1,4 @@
-"""`PromptSource`: a prompts file, read twice: once to check all of it, then shard by shard in any order.
+"""`PromptSource`: a prompts file or a spool, read twice: once to check all of it, then shard by shard in any order.
 
 The first pass (`PromptSource.scan`) finds every bad line, duplicate ids, the types of the user's columns, the digest of all records and the
 places where shards start. It keeps 8 bytes per record, whatever the records' size. The second (`read_shard`) reads one shard at a time and
@@ -7,15 +7,19 @@ makes sure that it still is what the first pass saw.
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from producer.column_types import ColumnType
+from producer.origins import Origins
 from producer.record import MAX_LINE_BYTES, Record, RecordReader
+from producer.requested_options import RequestedOptions
+from producer.spool import Spool
 from schemas.errors import InputError
 from schemas.tables import RESERVED_COLUMNS
 from schemas.wire import canonical_json
@@ -29,7 +33,7 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "a bzip2 archive",
     b"\xfd7zXZ": "an xz archive",
-    b"PAR1": "a Parquet file",
+    b"PAR1": "a Parquet file (a name that ends in .parquet, or --format parquet, says so)",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
@@ -66,6 +70,10 @@ class PromptSource:
         has_messages: whether any record has `messages`.
         duplicates: row → line that had its id first; such rows are bad lines.
         places: where each shard starts.
+        requested: what the lines ask of the run.
+        name: what people call the file.
+        limit: records are read up to this many, or None.
+        spool: the temporary file that `path` is in, or None; it goes with the source.
     """
 
     path: Path
@@ -79,9 +87,22 @@ class PromptSource:
     has_messages: bool
     duplicates: dict[int, int]
     places: list[Place]
+    requested: RequestedOptions
+    name: str
+    limit: int | None
+    spool: Spool | None = None
 
     @classmethod
-    def scan(cls, path: Path, reader: RecordReader, *, shard_size: int, keep_bad: bool = False) -> "PromptSource":
+    def scan(
+        cls,
+        path: Path,
+        reader: RecordReader,
+        *,
+        shard_size: int,
+        keep_bad: bool = False,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> "PromptSource":
         """Read the whole file once.
 
         Args:
@@ -89,21 +110,24 @@ class PromptSource:
             reader: how lines become records.
             shard_size: records per shard, ≥ 1.
             keep_bad: keep bad lines as error rows instead of refusing the file.
+            name: what people call the file, where `path` is a spool.
+            limit: take the first records only.
 
         Raises:
             InputError: no such file, no record in it, or bad lines (named by number, the first 20 of them).
         """
+        name = name or str(path)
         _check_file(path, reader)
-        scan = _Scan(shard_size)
-        for record, offset in _records(path, reader):
+        scan = _Scan(shard_size, reader.origins)
+        for record, offset in islice(_records(path, reader), limit):
             scan.see(record, offset)
         scan.end_shard()
         if not scan.ids:
-            raise InputError(f"{path} holds no record: it is empty or has blank lines only")
-        duplicates, problems = _duplicates(path, reader, scan.ids)
+            raise InputError(f"{name} holds no record: it is empty or has blank lines only")
+        duplicates, problems = _duplicates(islice(_records(path, reader), limit), reader.origins, scan.ids)
         bad = scan.bad + len(duplicates)
         if bad and not keep_bad:
-            raise InputError(_refusal(path, sorted([*scan.problems, *problems])[:PROBLEMS_SHOWN], bad))
+            raise InputError(_refusal(name, sorted([*scan.problems, *problems])[:PROBLEMS_SHOWN], bad))
         scan.digest.update(canonical_json([[*sorted(duplicates)], [*scan.columns]]).encode())
         return cls(
             path=path,
@@ -117,6 +141,9 @@ class PromptSource:
             has_messages=scan.has_messages,
             duplicates=duplicates,
             places=scan.places,
+            requested=scan.requested,
+            name=name,
+            limit=limit,
         )
 
     @property
@@ -156,19 +183,21 @@ class PromptSource:
         found: list[Record] = []
         for record, _ in _records(self.path, self.reader, self.places[shard], first):
             digest.update(record.canonical())
-            found.append(_marked(record, self.duplicates[record.row]) if record.row in self.duplicates else record)
+            found.append(_marked(record, self.duplicates[record.row], self.reader.origins) if record.row in self.duplicates else record)
             if len(found) == count:
                 break
         if len(found) != count or digest.digest() != self.places[shard].digest:
-            raise InputError(f"{self.path} has changed since this run read it (shard {shard}); put the old file back and run again")
+            raise InputError(f"{self.name} has changed since this run read it (shard {shard}); put the old file back and run again")
         return found
 
 
 class _Scan:
     """What the first pass gathers."""
 
-    def __init__(self, shard_size: int) -> None:
+    def __init__(self, shard_size: int, origins: Origins) -> None:
         self.shard_size = shard_size
+        self.origins = origins
+        self.requested = RequestedOptions()
         self.digest = hashlib.sha256()
         self.ids = array("Q")  # 64-bit hashes
         self.columns: dict[str, ColumnType] = {}
@@ -194,12 +223,13 @@ class _Scan:
         for name, value in record.own.items():
             if name not in self.columns:
                 if len(self.columns) == MAX_COLUMNS:
-                    raise InputError(
-                        f"line {record.line}: column {name!r} is one more than {MAX_COLUMNS}; put such keys into one nested object"
-                    )
+                    where = self.origins.name(record.line)
+                    raise InputError(f"{where}: column {name!r} is one more than {MAX_COLUMNS}; put such keys into one nested object")
                 self.columns[name] = ColumnType()
             self.columns[name].see(value)
-        if record.bad_input is not None:
+        if record.bad_input is None:
+            self.requested.see(self.origins.name(record.line), record.options)
+        else:
             self.bad += 1
             if len(self.problems) < PROBLEMS_SHOWN:
                 self.problems.append((record.line, record.bad_input))
@@ -251,32 +281,32 @@ def _records(path: Path, reader: RecordReader, place: Place | None = None, row: 
             line += 1
 
 
-def _duplicates(path: Path, reader: RecordReader, ids: "array[int]") -> tuple[dict[int, int], list[tuple[int, str]]]:
-    """Rows whose id an earlier line has, with that line, and what to say of them; reads the file again only when two hashes are equal."""
+def _duplicates(records: Iterable[tuple[Record, int]], origins: Origins, ids: "array[int]") -> tuple[dict[int, int], list[tuple[int, str]]]:
+    """Rows whose id an earlier line has, with that line, and what to say of them; reads the records only when two hashes are equal."""
     hashes = np.sort(np.frombuffer(ids, dtype=np.uint64))
     shared = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
     first_lines: dict[str, int] = {}
     found: dict[int, int] = {}
     problems: list[tuple[int, str]] = []
-    for record, _ in _records(path, reader) if shared else ():
+    for record, _ in records if shared else ():
         if _hash(record.record_id) not in shared:
             continue
         if record.record_id not in first_lines:
             first_lines[record.record_id] = record.line
             continue
-        marked = _marked(record, first_lines[record.record_id])
+        marked = _marked(record, first_lines[record.record_id], origins)
         at = np.searchsorted(hashes, np.uint64(_hash(marked.record_id)))
         if at < len(hashes) and int(hashes[at]) == _hash(marked.record_id):
-            raise InputError(f"line {record.line} needs the id {marked.record_id!r}, which another line has; rename that one")
+            raise InputError(f"{origins.name(record.line)} needs the id {marked.record_id!r}, which another line has; rename that one")
         found[record.row] = first_lines[record.record_id]
         problems.append((record.line, str(marked.bad_input)))
         problems = problems[:PROBLEMS_SHOWN]
     return found, problems
 
 
-def _marked(record: Record, first_line: int) -> Record:
+def _marked(record: Record, first_line: int, origins: Origins) -> Record:
     """A record with somebody else's id, as the bad line that it is."""
-    text = f"line {record.line}: the record id {record.record_id!r} is that of line {first_line} too"
+    text = f"{origins.name(record.line)}: the record id {record.record_id!r} is that of {origins.name(first_line)} too"
     return replace(record, record_id=f"line-{record.line}", prompt=None, messages=None, bad_input=text)
 
 
@@ -284,9 +314,9 @@ def _hash(record_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(record_id.encode(), digest_size=8).digest(), "little")
 
 
-def _refusal(path: Path, problems: list[tuple[int, str]], bad: int) -> str:
+def _refusal(name: str, problems: list[tuple[int, str]], bad: int) -> str:
     lines = [
-        f"{path} has {bad} bad {'line' if bad == 1 else 'lines'}; nothing was started (--on-bad-input error-row keeps them as error rows)"
+        f"{name} has {bad} bad {'line' if bad == 1 else 'lines'}; nothing was started (--on-bad-input error-row keeps them as error rows)"
     ]
     lines += [f"  {text}" for _, text in problems]
     return "\n".join(lines + ([f"  … and {bad - len(problems)} more"] if bad > len(problems) else []))

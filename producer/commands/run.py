@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from producer.commands.config_file import read_config
+from producer.prompt_files import KINDS
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
-from schemas.run_spec import DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
+from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
 
 SAMPLER_OPTIONS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
@@ -36,13 +38,20 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 
 
 @click.command(short_help="A prompts file to a Parquet dataset.")
-@click.argument("prompts", type=click.Path(path_type=Path))
+@click.argument("prompts", type=click.Path(path_type=Path, allow_dash=True), nargs=-1, required=True)
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The dataset's folder; a run that it holds is resumed."
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--mtp", metavar="FILE", help="MTP head that drafts: a safetensors file, or a folder that holds one.")
 @click.option("--draft-model", metavar="MODEL", help="Smaller model of the same tokenizer that drafts, named like --model.")
+@click.option(
+    "--coupling",
+    type=click.Choice(COUPLINGS),
+    default=COUPLINGS[0],
+    show_default=True,
+    help="shared-noise: tokens that do not depend on drafter and depth, at a little less acceptance.",
+)
 @click.option(
     "--drafter",
     type=click.Choice(DRAFTERS),
@@ -85,8 +94,12 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     show_envvar=True,
     help="redis:// or rediss:// of a shared broker; without it an embedded one is started.",
 )
+@click.option("--format", type=click.Choice(KINDS), show_default="by the file's name, else jsonl", help="What PROMPTS is.")
 @click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")
 @click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
+@click.option("--template", metavar="TEXT|@FILE", help="Make the prompt of the columns with Jinja2, such as 'Translate: {{ text }}'.")
+@click.option("--system", metavar="TEXT", help="System message for every prompt that has none.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
 @click.option(
     "--max-error-rate",
@@ -103,17 +116,34 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     help="Seconds without a new token before an engine of this machine is killed and its shard tried again; 0 waits for ever.",
 )
 @click.option("--ignore-calibration", is_flag=True, help="Go on when accepted drafts contradict their acceptance probabilities.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+    help="A TOML file with any of these options by name; what the command line gives comes first.",
+)
+@click.option("--dry-run", is_flag=True, help="Show three prompts as the model will see them, count, and start nothing.")
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
-def run(quiet: bool, **given: Any) -> None:
+@click.pass_context
+def run(context: click.Context, /, quiet: bool, dry_run: bool, prompts: tuple[Path, ...], **given: Any) -> None:
     """Turn PROMPTS into a Parquet dataset in --out.
 
-    PROMPTS holds one JSON object per line, with `prompt` or `messages`; a .txt file holds one prompt per line. Other columns are kept.
+    PROMPTS are files, quoted patterns such as 'data/*.csv', or - for standard input: JSON lines with `prompt` or `messages`, OpenAI batch
+    files, .txt (a prompt per line), .csv, .tsv and .parquet, as they are or packed with gzip, zstd, bzip2 or xz. Other columns are kept.
     The same command again goes on where the last one stopped. Rows that fail are kept, with their `error` filled; the exit code is 0
     all the same and the summary counts them. After Ctrl-C the exit code is 130.
     """
     sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
-    options = RunOptions(sampler=sampler, **given)
+    named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
+    options = RunOptions(prompts=prompts[0], others=prompts[1:], sampler=sampler, given=named, **given)
     check(options)
+    if dry_run:
+        from producer.dry_run import dry_run as look_ahead
+
+        click.echo(look_ahead(options, lambda line: click.echo(line, err=True)))
+        return
     execute(options, quiet=quiet)
 
 
@@ -135,6 +165,10 @@ def check(options: RunOptions) -> None:
         raise click.UsageError(f"--drafter {options.drafter} needs {name}")
     if given is None and options.resolved_depth > 0:
         raise click.UsageError(f"--depth must be 0 without --mtp, --draft-model or --drafter lookup; received {options.depth}")
+    if options.template is not None and options.prompt_column is not None:
+        raise click.UsageError("--template and --prompt-column: one of them makes the prompt; received both")
+    if options.raw and options.system is not None:
+        raise click.UsageError("--system needs the chat template; received --raw too")
     if options.workers == 0 and options.broker is None:
         raise click.UsageError("--workers 0 needs --broker: nobody else can reach the embedded broker")
 
