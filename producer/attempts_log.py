@@ -42,7 +42,7 @@ class AttemptsLog:
         self._folder.mkdir(parents=True, exist_ok=True)
         recovered: list[AttemptReport] = []
         for path in sorted(self._folder.glob("attempts-*.jsonl")):
-            reports = _read_journal(path)
+            reports = read_journal(path)
             recovered += reports
             # With the Parquet file there, the session died between the two steps of `_roll`.
             if reports and not path.with_suffix(".parquet").exists():
@@ -120,8 +120,12 @@ def _attempt_row(report: AttemptReport) -> dict[str, Any]:
     }
 
 
-def _read_journal(path: Path) -> list[AttemptReport]:
-    """The journal's whole lines; its last one may have been cut by a kill, and then its part file never got its name."""
+def read_journal(path: Path) -> list[AttemptReport]:
+    """The journal's whole lines; its last one may have been cut by a kill, and then its part file never got its name.
+
+    Raises:
+        LandingError: it was written by another version of specmill.
+    """
     *lines, _ = path.read_bytes().split(b"\n")
     try:
         return [AttemptReport.from_json(line) for line in lines]
