@@ -13,6 +13,7 @@ from producer.commands.fleet import cancel, pause, resume, status
 from producer.commands.manifest import manifest
 from producer.commands.model import model
 from producer.commands.report import report
+from producer.commands.rerun import rerun
 from producer.commands.run import run
 from producer.commands.show import show
 from producer.commands.submit import submit
@@ -42,7 +43,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, diff, manifest, doctor, report, show, export, model):
+for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, rerun, diff, manifest, doctor, report, show, export, model):
     main.add_command(_command)
 
 if __name__ == "__main__":
