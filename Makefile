@@ -66,7 +66,7 @@ bench: $(STAMP)
 
 pins:
 	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
-	  --python-version 3.11 --extra dev pyproject.toml --output-file $(PINS)
+	  --python-version 3.11 --extra dev --extra docs --extra monitor pyproject.toml --output-file $(PINS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist

@@ -74,7 +74,7 @@ class Report:
         """
         dataset = Dataset.open(out)
         if not dataset.manifest.shards:
-            raise InputError(f"nothing of {out} has landed yet; specmill status {out} says how far it is")
+            raise InputError(f"nothing of {out} has landed yet; specmill watch {out} shows how far it is")
         statistics = DatasetStatistics.of_dataset(dataset)
         lists = [row_details(dataset, places) for places in (statistics.slowest, statistics.lowest, statistics.highest)]
         return cls(dataset, RunSummary.of_dataset(out, dataset.manifest), statistics, Attempts.of_dataset(out), *lists)
@@ -129,9 +129,9 @@ class Report:
         environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
         spec = self.dataset.manifest.spec
         sampler = spec.sampler
-        head = f"with the MTP head {spec.head.name}, depth {spec.profile.depth}" if spec.head else "without an MTP head"
+        head = f"with the MTP head {Path(spec.head.name).name}, depth {spec.profile.depth}" if spec.head else "without an MTP head"
         sampling = f"temperature {sampler.temperature:g}, top-p {sampler.top_p:g}, top-k {sampler.top_k}, run seed {spec.seed}"
-        subtitle = f"{spec.model.name} {head} · {sampling} · {self._status()}"
+        subtitle = f"{Path(spec.model.name).name} {head} · {sampling} · {self._status()}"
         return environment.get_template("report.html.j2").render(
             title=self.summary.out.resolve().name, subtitle=subtitle, numbers=self._numbers(), sections=self._sections()
         )

@@ -100,10 +100,10 @@ def lengths(counts: Ints, what: str, series: int) -> str:
         edges = np.arange(low, high + width + 1, width)
         heights, _ = np.histogram(values, bins=edges, weights=counts[values])
         axes.bar(edges[:-1], heights, width=width * 0.92, align="edge", color=_SERIES[series])
-        for value, name in zip(quantiles(counts, (0.5, 0.95)), ("median", "95 %"), strict=True):
+        median, high = quantiles(counts, (0.5, 0.95))
+        for value in (median, high):
             axes.axvline(value, color=_INK, linewidth=1, linestyle=":")
-            place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (0, 2), "textcoords": "offset points"}
-            axes.annotate(f"{name} {value:,}", (value, 1.0), ha="center", fontsize=9, **place)
+        axes.set_title(f"median {median:,}, 95 % up to {high:,}", fontsize=9, loc="left")
         axes.set(xlabel=f"{what}, tokens", ylabel="rows")
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
 
@@ -133,12 +133,14 @@ def speed(attempts: Attempts) -> str:
         *_, ends = attempts.busy_time()
         unit, scale = ("hours", 3600.0) if ends[-1] > 7200 else ("minutes", 60.0) if ends[-1] > 120 else ("seconds", 1.0)
         edges = np.linspace(0.0, max(ends[-1], 1e-3), min(TIME_STEPS, 4 + 2 * len(attempts)) + 1)
-        for number, (worker, mine) in enumerate(attempts.by_worker().items()):
+        workers = attempts.by_worker()
+        for number, (worker, mine) in enumerate(workers.items()):
             named = number < WORKERS_COLOURED
             colour = _SERIES[number] if named else _FAINT
             axes.stairs(attempts.rates(edges, mine), edges / scale, color=colour, linewidth=1.5, label=worker if named else None)
-        together = attempts.rates(edges, [*range(len(attempts))])
-        axes.stairs(together, edges / scale, color=_INK, linewidth=1.8, label="together")
+        if len(workers) > 1:
+            together = attempts.rates(edges, [*range(len(attempts))])
+            axes.stairs(together, edges / scale, color=_INK, linewidth=1.8, label="together")
         for end in ends[:-1]:
             axes.axvline(end / scale, color=_FAINT, linestyle=":", linewidth=1.2)
         axes.set(xlabel=f"{unit} at work", ylabel="tokens per second", ylim=(0, None), xlim=(0, edges[-1] / scale))
