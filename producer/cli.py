@@ -17,6 +17,7 @@ from producer.commands.rerun import rerun
 from producer.commands.run import run
 from producer.commands.show import show
 from producer.commands.submit import submit
+from producer.commands.tune import tune
 from producer.commands.verify import verify
 from producer.commands.worker import worker
 from schemas.errors import SpecmillError
@@ -43,7 +44,26 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (run, demo, submit, status, pause, resume, cancel, worker, verify, rerun, diff, manifest, doctor, report, show, export, model):
+for _command in (
+    run,
+    demo,
+    submit,
+    status,
+    pause,
+    resume,
+    cancel,
+    worker,
+    verify,
+    rerun,
+    diff,
+    manifest,
+    doctor,
+    tune,
+    report,
+    show,
+    export,
+    model,
+):
     main.add_command(_command)
 
 if __name__ == "__main__":

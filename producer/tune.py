@@ -1,0 +1,104 @@
+"""`tune`: what slots and depths are worth on this machine: tokens per second, acceptance and memory over a grid."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from schemas.errors import EngineCrashedError, EngineError
+from schemas.run_spec import RunSpec
+from schemas.tables import blob_schema, table_to_bytes
+from schemas.wire import Json
+from worker.engine.client import EngineProcess
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One cell of the grid.
+
+    Attributes:
+        slots: B.
+        depth: K.
+        tokens_per_second: completion tokens per second of decoding, prefill and loading aside; 0 where it failed.
+        rows_per_second: finished rows per second, prefill included.
+        tokens_per_cycle: mean completion tokens per cycle.
+        acceptance: accepted share of the drafts at depth 1, 2, …
+        peak_bytes: the engine's peak memory in bytes.
+        problem: why the cell could not be measured, or None.
+    """
+
+    slots: int
+    depth: int
+    tokens_per_second: float = 0.0
+    rows_per_second: float = 0.0
+    tokens_per_cycle: float = 0.0
+    acceptance: tuple[float, ...] = ()
+    peak_bytes: int = 0
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The cell for programs."""
+        return {**dataclasses.asdict(self), "acceptance": list(self.acceptance)}
+
+
+def tune(
+    spec: RunSpec, prompts: Sequence[str], slots: Sequence[int], depths: Sequence[int], on_cell: Callable[[Measurement], None]
+) -> list[Measurement]:
+    """Measure every pair of slots and depth on the same prompts; the number of rows grows with the slots so that all of them are in use.
+
+    Args:
+        spec: a run's spec; its profile's slots and depth are replaced.
+        prompts: used in turn.
+        slots: values of B.
+        depths: values of K.
+        on_cell: receives each cell as it is measured.
+    """
+    cells = []
+    for depth in depths:
+        # One engine per depth: every depth is another model to load anyway.
+        engine = EngineProcess()
+        try:
+            for cell in _row(engine, spec, prompts, slots, depth):
+                cells.append(cell)
+                on_cell(cell)
+        finally:
+            engine.close()
+    return cells
+
+
+def best(cells: Sequence[Measurement]) -> Measurement | None:
+    """The fastest cell by rows per second; the smaller one of two within 3%, because it needs less memory."""
+    measured = [cell for cell in cells if cell.problem is None]
+    if not measured:
+        return None
+    fastest = max(cell.rows_per_second for cell in measured)
+    return min((cell for cell in measured if cell.rows_per_second >= 0.97 * fastest), key=lambda cell: (cell.slots, cell.depth))
+
+
+def _row(engine: EngineProcess, spec: RunSpec, prompts: Sequence[str], slots: Sequence[int], depth: int) -> Iterator[Measurement]:
+    for count in slots:
+        profile = dataclasses.replace(spec.profile, slots=count, depth=depth)
+        try:
+            yield _measure(engine, dataclasses.replace(spec, profile=profile), [prompts[i % len(prompts)] for i in range(2 * count)])
+        except (EngineCrashedError, EngineError) as error:
+            yield Measurement(count, depth, problem=str(error).partition("\n")[0])
+
+
+def _measure(engine: EngineProcess, spec: RunSpec, prompts: list[str]) -> Measurement:
+    rows = [{"row": i, "record_id": str(i), "prompt": prompt, "bad_input": None} for i, prompt in enumerate(prompts)]
+    blob = table_to_bytes(pa.Table.from_pylist(rows, schema=blob_schema(prompt=True, messages=False, own=[])))
+    engine.load(spec)
+    outcome = engine.generate(spec, 0, blob, on_tally=lambda _: None, stopped=lambda: False)
+    tally = outcome.tally
+    decoding = outcome.draft_seconds + outcome.verify_seconds + outcome.commit_seconds
+    pairs = zip(tally.accepted_by_depth, tally.drafted_by_depth, strict=True)
+    return Measurement(
+        slots=spec.profile.slots,
+        depth=spec.profile.depth,
+        tokens_per_second=tally.completion_tokens / decoding if decoding > 0 else 0.0,
+        rows_per_second=tally.rows / (decoding + outcome.prefill_seconds) if decoding > 0 else 0.0,
+        tokens_per_cycle=tally.completion_tokens / tally.cycles if tally.cycles else 0.0,
+        acceptance=tuple(accepted / drafted if drafted else 0.0 for accepted, drafted in pairs),
+        peak_bytes=outcome.peak_bytes,
+    )
