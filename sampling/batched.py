@@ -22,10 +22,12 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sampling.adjustments import Adjustments, adjustments_along
 from sampling.candidates import CandidateBatch, candidates, inverse_cdf, residual
 from sampling.counter_rng import PositionRandom, Purpose, uniform
 from sampling.distribution import sample_from_distribution
 from sampling.logit_batch import reduce_logits
+from sampling.penalties import bias_of
 from sampling.rows import NO_TOKEN, RowBatch
 from sampling.verification import acceptance_probability, residual_distribution
 from sampling.whole_vocabulary import WholeVocabularyBatch
@@ -125,15 +127,23 @@ class BatchedSampler:
         vocab_size: V of the target.
         draft_ids: `[Vd]` integer, for a head over part of the vocabulary: the full id of each of its tokens, strictly ascending. q then
             lives on that part. None: the head has the target's vocabulary.
+        end_ids: `[E]` integer, the tokens that end a completion, which `min_tokens` forbids.
         mass_on_device: where softmax normalisers are summed: in float32 on the device, or in float64 on the host. None: the device if it
             is a GPU. The tokens are the same either way; α and log p without filters carry 1e-6 more rounding on the device.
 
     Raises:
-        ValueError: `vocab_size` < 1, or `draft_ids` are not strictly ascending in [0, V).
+        ValueError: `vocab_size` < 1, `draft_ids` are not strictly ascending in [0, V), ids of the bias or `end_ids` lie outside, or there
+            are no `end_ids` for `min_tokens`.
     """
 
     def __init__(
-        self, config: SamplerConfig, vocab_size: int, draft_ids: ArrayLike | None = None, *, mass_on_device: bool | None = None
+        self,
+        config: SamplerConfig,
+        vocab_size: int,
+        draft_ids: ArrayLike | None = None,
+        *,
+        end_ids: ArrayLike | None = None,
+        mass_on_device: bool | None = None,
     ) -> None:
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be >= 1; received {vocab_size}")
@@ -148,6 +158,13 @@ class BatchedSampler:
                     f"draft_ids must be a non-empty, strictly ascending vector in [0, {vocab_size}); received shape {ids.shape}"
                 )
             self.draft_ids = ids
+        if config.min_tokens and end_ids is None:
+            raise ValueError(f"end_ids must be given for min_tokens of {config.min_tokens}; received None")
+        self.end_ids: NDArray[np.int64] = np.asarray(() if end_ids is None else end_ids, dtype=np.int64)
+        for name, given in (("logit_bias", bias_of(config)[0]), ("end_ids", self.end_ids)):
+            if len(given) and not (given.min() >= 0 and given.max() < vocab_size):
+                raise ValueError(f"{name} must hold tokens in [0, {vocab_size}); received {given.min()} to {given.max()}")
+        self._draft_config = config if self.draft_ids is None else _local_config(config, self.draft_ids)
 
     def draft(self, logits: mx.array, rows: RowBatch, earlier: Sequence[DraftStep] = ()) -> DraftStep:
         """Draw the next draft token of every row.
@@ -243,18 +260,22 @@ class BatchedSampler:
         self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
     ) -> DistributionBatch:
         """Distributions at the places `from_place`… of the block, which hold the drafts before them in their counts."""
-        ids, counts = rows.counts_along(drafts) if self.config.has_penalties else _no_counts(len(rows), drafts.shape[1] + 1)
-        if vocab_ids is not None:
-            slots = np.minimum(np.searchsorted(vocab_ids, ids), len(vocab_ids) - 1)
-            ids = np.where(vocab_ids[slots] == ids, slots, NO_TOKEN)
-        filtered = self.config.greedy or self.config.top_k > 0 or self.config.top_p < 1.0
-        with_mass = not self.config.greedy and (self.config.top_p < 1.0 or not filtered)
-        reduced = reduce_logits(
-            logits, self.config, ids, counts[:, from_place:], rows.active, with_mass=with_mass, mass_on_device=self.mass_on_device
-        )
-        if filtered:
+        config = self.config if vocab_ids is None else self._draft_config
+        given = self._adjustments(rows, drafts, range(from_place, drafts.shape[1] + 1), vocab_ids)
+        with_mass = not config.greedy and (config.top_p < 1.0 or not config.filters)
+        reduced = reduce_logits(logits, config, given, rows.active, with_mass=with_mass, mass_on_device=self.mass_on_device)
+        if config.filters:
             return candidates(reduced, rows.active, vocab_ids, self.vocab_size)
         return WholeVocabularyBatch.of(reduced, rows.active, vocab_ids, self.vocab_size)
+
+    def _adjustments(self, rows: RowBatch, drafts: NDArray[np.int64], places: range, vocab_ids: NDArray[np.int64] | None) -> Adjustments:
+        config = self.config
+        if not (config.has_penalties or config.logit_bias or config.min_tokens):
+            return Adjustments.none(len(rows), len(places))
+        given = adjustments_along(rows, drafts, config, self.end_ids, places)
+        if given.ids.max(initial=NO_TOKEN) >= self.vocab_size:
+            raise ValueError(f"tokens of rows must be in [0, {self.vocab_size}); received {given.ids.max()}")
+        return given if vocab_ids is None else replace(given, ids=_local(given.ids, vocab_ids))
 
 
 def _acceptance(
@@ -315,8 +336,17 @@ def _proposals(tokens: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
     return ids
 
 
-def _no_counts(rows: int, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.zeros((rows, 0), dtype=np.int64), np.zeros((rows, places, 0), dtype=np.int64)
+def _local_config(config: SamplerConfig, vocab_ids: NDArray[np.int64]) -> SamplerConfig:
+    """The config of logits over a draft's vocabulary: its bias is keyed by their indices."""
+    ids, biases = bias_of(config)
+    slots = _local(ids, vocab_ids)
+    return replace(config, logit_bias={str(slot): bias for slot, bias in zip(slots.tolist(), biases.tolist(), strict=True) if slot >= 0})
+
+
+def _local(ids: NDArray[np.int64], vocab_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices into a draft's vocabulary; `NO_TOKEN` where it lacks the token."""
+    slots = np.minimum(np.searchsorted(vocab_ids, ids), len(vocab_ids) - 1)
+    return np.where(vocab_ids[slots] == ids, slots, NO_TOKEN)
 
 
 def _require_shape(name: str, array: mx.array, shape: tuple[int, ...]) -> None:

@@ -204,12 +204,16 @@ def _kept(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How many ranked candidates the filters keep, and where `error` in the mass or too few candidates leave that open."""
     most = 1 if config.greedy else min(config.top_k or vocab, vocab)
-    if config.greedy or config.top_p == 1.0:
-        fewest = widest = np.full(mass.shape, most, dtype=np.int64)
-    else:
+    fewest = widest = np.full(mass.shape, most, dtype=np.int64)
+    if config.top_p < 1.0 and not config.greedy:
         run = np.cumsum(weights, axis=-1)
         goal = config.top_p * mass[..., None]
         fewest, widest = (np.minimum((run < goal * slack).sum(axis=-1) + 1, most) for slack in (1.0 - error, 1.0 + error))
+    if config.min_p > 0.0 and not config.greedy:  # the largest weight is 1
+        least, best = ((weights >= config.min_p * slack).sum(axis=-1) for slack in (1.0 + HOST_ERROR, 1.0 - HOST_ERROR))
+        all_pass = best == weights.shape[-1]  # and so may tokens that were not fetched
+        fewest = np.minimum(fewest, np.where(least == weights.shape[-1], most, np.maximum(least, 1)))
+        widest = np.minimum(widest, np.where(all_pass, most, best))
     return widest, (fewest != widest) | (widest > weights.shape[-1])
 
 
@@ -218,11 +222,11 @@ def _filtered(logits: LogitBatch, row: int, place: int, scratch: NDArray[np.floa
     config, vocab = logits.config, logits.vocab_size
     weights = logits.dense_weights(row, place, scratch)
     mass = np.asarray(weights.sum())
-    # Tokens below this weight hold less than half of what lies outside the nucleus, all together: they need not be sorted.
-    ids = np.flatnonzero(weights >= (1.0 - config.top_p) * mass / (2 * vocab))
+    # Tokens that cannot be kept need not be sorted: below the first weight they hold less than half of what lies outside the nucleus.
+    ids = np.flatnonzero(weights >= max((1.0 - config.top_p) * float(mass) / (2 * vocab), config.min_p * (1.0 - 2.0 * HOST_ERROR)))
     values = weights[ids]
     ranked = np.sort(values)[::-1]
-    run, unsettled = _kept(ranked, mass, config, vocab, HOST_ERROR)
+    run, unsettled = _kept(ranked, mass, config, len(ranked), HOST_ERROR)
     if unsettled:
         return SparseDistribution.from_dense(logits.reference(row, place))
     keep = int(run)

@@ -97,29 +97,45 @@ def probability_of(distribution: Distribution, token: int) -> float:
     return float(distribution[token])
 
 
-def distribution_from_logits(logits: ArrayLike, config: SamplerConfig, token_counts: TokenCounts | None = None) -> NDArray[np.float64]:
+def distribution_from_logits(
+    logits: ArrayLike,
+    config: SamplerConfig,
+    token_counts: TokenCounts | None = None,
+    *,
+    prompt_ids: ArrayLike = (),
+    forbidden: ArrayLike = (),
+) -> NDArray[np.float64]:
     """The distribution that `config` makes of one position's logits.
 
-    Penalties on the raw logits, division by the temperature, softmax, top-p on the full softmax, top-k, renormalisation; temperature ≤ 0
-    gives a one-hot at the argmax of the penalised logits (lowest id on ties). A logit of -inf is a mask: probability 0.
+    Bias and penalties on the raw logits, division by the temperature, softmax, top-p on the full softmax, top-k, min-p, renormalisation;
+    temperature ≤ 0 gives a one-hot at the argmax of the penalised logits (lowest id on ties). A logit of -inf is a mask: probability 0.
 
     Args:
         logits: `[V]`, any real dtype; computed in float64.
         config: see `SamplerConfig`.
         token_counts: tokens of the completion so far, for the penalties; see `apply_penalties`.
+        prompt_ids: tokens of the prompt, for the repetition penalty; see `apply_penalties`.
+        forbidden: ids `[E]` of probability 0 at this position: the tokens that end a completion, where it is shorter than `min_tokens`.
 
     Returns:
         `[V] float64`, summing to 1.
 
     Raises:
-        NonFiniteLogitsError: NaN, +inf, or no finite logit at all.
-        ValueError: `logits` is not a non-empty vector, or `token_counts` does not fit it.
+        NonFiniteLogitsError: NaN, +inf, or no finite logit at all among the tokens that are allowed.
+        ValueError: `logits` is not a non-empty vector, or tokens do not fit it.
     """
     raw = np.asarray(logits, dtype=np.float64)
     if raw.ndim != 1 or len(raw) == 0:
         raise ValueError(f"logits must be a non-empty vector [V]; received shape {raw.shape}")
     require_finite(raw)
-    penalised = np.asarray(apply_penalties(raw, config, token_counts), dtype=np.float64)
+    penalised = np.asarray(apply_penalties(raw, config, token_counts, prompt_ids), dtype=np.float64)
+    banned = np.asarray(forbidden, dtype=np.int64)
+    if len(banned):
+        if banned.min() < 0 or banned.max() >= len(raw):
+            raise ValueError(f"forbidden must be in [0, {len(raw)}); received {banned.min()} to {banned.max()}")
+        penalised = penalised.copy()
+        penalised[banned] = -np.inf
+        require_finite(penalised)
     best = int(np.argmax(penalised))
     if config.greedy:
         one_hot = np.zeros(len(raw), dtype=np.float64)
@@ -128,30 +144,30 @@ def distribution_from_logits(logits: ArrayLike, config: SamplerConfig, token_cou
     with np.errstate(over="ignore"):  # a tiny temperature sends the exponent to -inf, which is right
         weights = np.exp((penalised - penalised[best]) / config.temperature)
     # Ranked before they are normalised: division can make equal what differs by the last bit.
-    kept = apply_top_p_top_k(weights, config.top_p, config.top_k)
+    kept = apply_top_p_top_k(weights, config.top_p, config.top_k, config.min_p)
     assert not isinstance(kept, SparseDistribution)
     return normalised(weights) if kept is weights else kept
 
 
-def apply_top_p_top_k(probabilities: Distribution, top_p: float = 1.0, top_k: int = 0) -> Distribution:
-    """Keep the nucleus, then at most `top_k` tokens of it, and renormalise.
+def apply_top_p_top_k(probabilities: Distribution, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Distribution:
+    """Keep the nucleus, then at most `top_k` tokens of it, then those of at least `min_p` times the largest probability, and renormalise.
 
-    The nucleus is the shortest run of tokens, by falling probability and then rising id, whose mass reaches `top_p` of the whole. Both
-    filters rank the tokens alike, so the intersection is the shorter run; it holds at least one token.
+    The nucleus is the shortest run of tokens, by falling probability and then rising id, whose mass reaches `top_p` of the whole. The
+    filters rank the tokens alike and read the whole distribution, so the intersection is the shortest run; it holds at least one token.
 
     Args:
         probabilities: the full tempered softmax, dense `[V] float64` or sparse, on any scale; never mutated.
         top_p: in (0, 1]; 1 = off.
         top_k: ≥ 0; 0 = off.
+        min_p: in [0, 1]; 0 = off.
 
     Returns:
-        The input itself when both filters are off, else a new distribution of the same kind, summing to 1.
+        The input itself when all filters are off, else a new distribution of the same kind, summing to 1.
 
     Raises:
-        ValueError: `top_p` or `top_k` lies outside its interval.
+        ValueError: `top_p`, `top_k` or `min_p` lies outside its interval.
     """
-    SamplerConfig(top_p=top_p, top_k=top_k)
-    if top_p == 1.0 and top_k == 0:
+    if not SamplerConfig(top_p=top_p, top_k=top_k, min_p=min_p).filters:
         return probabilities
     values = probabilities.probabilities if isinstance(probabilities, SparseDistribution) else probabilities
     ranked = np.argsort(-values, kind="stable")
@@ -161,6 +177,8 @@ def apply_top_p_top_k(probabilities: Distribution, top_p: float = 1.0, top_k: in
         keep = int(np.searchsorted(mass, top_p * mass[-1])) + 1
     if top_k:
         keep = min(keep, top_k)
+    if min_p:
+        keep = min(keep, int((values >= min_p * values.max()).sum()))
     ids = np.sort(ranked[:keep])
     if isinstance(probabilities, SparseDistribution):
         return SparseDistribution(probabilities.ids[ids], normalised(values[ids]), probabilities.vocab_size)

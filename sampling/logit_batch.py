@@ -14,8 +14,9 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from sampling.adjustments import Adjustments
 from sampling.distribution import distribution_from_logits
-from sampling.penalties import penalty
+from sampling.penalties import adjusted
 from sampling.rows import NO_TOKEN
 from schemas.sampler import SamplerConfig
 
@@ -39,10 +40,9 @@ class LogitBatch:
         raw: `[B, T, V] float32`, the logits as they came; a view of the device's memory where that is possible.
         masked: `[B, T, V'] float32`, V' ≥ V a multiple of the block: penalised tokens and the padding at -inf. May be `raw` itself.
         block_max: `[B, T, N] float32` of `masked`.
-        ids: `[B, S] int64`, penalised tokens, padded with -1. S = 0 without penalties.
-        counts: `[B, T, S] int64`, occurrences of those tokens before each position.
-        penalised: `[B, T, S] float64`, their logits after the penalty; -inf for padding and where `bad`.
-        top: `[B, T] float64`, the largest logit after penalties; 0 where `bad`.
+        adjustments: the S tokens whose logits the config changes, called penalised ones; S = 0 where it changes none.
+        penalised: `[B, T, S] float64`, their logits after that; -inf where forbidden, for padding and where `bad`.
+        top: `[B, T] float64`, the largest logit after all; 0 where `bad`.
         block_mass: `[B, T, N] float64`, Σ exp((logit - top) / temperature) over each block of `masked`; 0 where `bad`. N = 0 if it was not
             asked for.
         mass: `[B, T] float64`, the same over all tokens, penalised ones included; 1 where it was not asked for, or `bad`.
@@ -54,8 +54,7 @@ class LogitBatch:
     raw: NDArray[np.float32]
     masked: NDArray[np.float32]
     block_max: NDArray[np.float32]
-    ids: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    adjustments: Adjustments
     penalised: NDArray[np.float64]
     top: NDArray[np.float64]
     block_mass: NDArray[np.float64]
@@ -68,11 +67,23 @@ class LogitBatch:
         """V, without the padding to whole blocks."""
         return int(self.raw.shape[-1])
 
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The penalised tokens, `[B, S] int64`, padded with -1."""
+        return self.adjustments.ids
+
     def reference(self, row: int, place: int) -> NDArray[np.float64]:
         """What `distribution_from_logits` makes of one position that is not `bad`, `[V] float64`."""
-        held = self.ids[row] != NO_TOKEN
-        counts = dict(zip(self.ids[row, held].tolist(), self.counts[row, place, held].tolist(), strict=True))
-        return distribution_from_logits(self.raw[row, place], self.config, counts)
+        given = self.adjustments
+        held = given.held(row)
+        ids = given.ids[row, held]
+        return distribution_from_logits(
+            self.raw[row, place],
+            self.config,
+            dict(zip(ids.tolist(), given.counts[row, place, held].tolist(), strict=True)),
+            prompt_ids=ids[given.present[row, place, held]],
+            forbidden=ids[given.forbidden[row, place, held]],
+        )
 
     def dense_weights(self, row: int, place: int, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """exp((logit - top) / temperature) of every token of one position, `[V] float64`, into `out` where given.
@@ -81,7 +92,7 @@ class LogitBatch:
         """
         out = np.empty(self.vocab_size, dtype=np.float64) if out is None else out
         _weights_into(out, self.raw[row, place], float(self.top[row, place]), self.config.temperature)
-        held = self.ids[row] != NO_TOKEN
+        held = self.adjustments.held(row)
         out[self.ids[row, held]] = self.weights(self.penalised[row, place, held], self.top[row, place])
         return out
 
@@ -111,8 +122,7 @@ class LogitBatch:
 def reduce_logits(
     logits: mx.array,
     config: SamplerConfig,
-    ids: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    adjustments: Adjustments,
     active: NDArray[np.bool_],
     *,
     with_mass: bool,
@@ -123,13 +133,12 @@ def reduce_logits(
     Args:
         logits: `[B, T, V]` float32, bfloat16 or float16.
         config: the sampler config.
-        ids: `[B, S] int64` penalised tokens (indices into V), padded with -1, distinct per row.
-        counts: `[B, T, S] int64`.
+        adjustments: of B rows at T positions; their ids, and those of the config's bias, are indices into V.
         active: `[B] bool`.
         with_mass: whether the softmax's normaliser is needed.
         mass_on_device: float32 on the device (fast on a GPU), or float64 on the host (mlx's CPU exp is ten times slower than numpy's).
     """
-    logits = logits.astype(mx.float32)
+    logits, ids = logits.astype(mx.float32), adjustments.ids
     vocab = logits.shape[-1]
     block = _block_size(vocab)
     masked = _mask(logits, ids) if ids.shape[1] else logits
@@ -145,12 +154,14 @@ def reduce_logits(
     mx.eval(outputs)
     raw, view, maxima = (np.array(output, copy=False) for output in outputs[:3])
 
-    held = ids != NO_TOKEN
-    gathered = np.take_along_axis(raw, np.where(held, ids, 0)[:, None, :], axis=-1).astype(np.float64)
-    penalised = np.where(held[:, None, :], gathered - penalty(counts, config), -np.inf)
+    held = (ids != NO_TOKEN)[:, None, :]
+    gathered = np.take_along_axis(raw, np.where(held, ids[:, None, :], 0), axis=-1).astype(np.float64)
+    penalised = adjusted(gathered, config, adjustments.bias[:, None, :], adjustments.present, adjustments.counts)
+    no_number = (held & ~(penalised < np.inf)).any(axis=-1)  # a token that is forbidden may not be NaN or +inf either
+    penalised = np.where(held & ~adjustments.forbidden, penalised, -np.inf)
     masked_top = maxima.max(axis=-1).astype(np.float64)
     top = np.maximum(masked_top, penalised.max(axis=-1, initial=-np.inf))  # NaN wins
-    bad = ~np.isfinite(top) | ~active[:, None]
+    bad = ~np.isfinite(top) | no_number | ~active[:, None]
     top, penalised = np.where(bad, 0.0, top), np.where(bad[..., None], -np.inf, penalised)
     block_mass, mass = np.zeros((*top.shape, 0), dtype=np.float64), np.ones_like(top)
     if with_mass:
@@ -165,7 +176,7 @@ def reduce_logits(
             mass = np.cumsum(parts, axis=-1)[..., -1]
         block_mass, mass = np.where(bad[..., None], 0.0, block_mass), np.where(bad, 1.0, mass)
     error = DEVICE_ERROR if mass_on_device else HOST_ERROR
-    return LogitBatch(config, raw, view, maxima, ids, counts, penalised, top, block_mass, mass, error, bad)
+    return LogitBatch(config, raw, view, maxima, adjustments, penalised, top, block_mass, mass, error, bad)
 
 
 def _inverse(temperature: float) -> float:

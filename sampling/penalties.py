@@ -1,4 +1,4 @@
-"""Presence and frequency penalties on raw logits, by OpenAI's formula."""
+"""What changes raw logits before the softmax: logit bias, and the penalties on tokens that occurred already."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,15 @@ from schemas.sampler import SamplerConfig
 TokenCounts = Mapping[int, int] | NDArray[np.integer[Any]]
 
 
-def apply_penalties(logits: ArrayLike, config: SamplerConfig, token_counts: TokenCounts | None) -> ArrayLike:
-    """`logit -= frequency · count + presence · (count > 0)` for every token the completion already holds.
+def apply_penalties(logits: ArrayLike, config: SamplerConfig, token_counts: TokenCounts | None, prompt_ids: ArrayLike = ()) -> ArrayLike:
+    """Logit bias, then the repetition penalty, then OpenAI's `logit -= frequency · count + presence · (count > 0)`.
 
     Args:
         logits: `[V]`, any real dtype; never mutated.
-        config: only its two penalties are read.
+        config: its three penalties and its bias are read.
         token_counts: how often each token occurs in the completion so far (never the prompt): a mapping id → count, or an integer
             vector `[V]`. None means an empty completion.
+        prompt_ids: the prompt's tokens, for the repetition penalty alone; repeated ones do not matter.
 
     Returns:
         `logits` itself when nothing would change, else a new `[V] float64` vector.
@@ -26,20 +27,55 @@ def apply_penalties(logits: ArrayLike, config: SamplerConfig, token_counts: Toke
     Raises:
         ValueError: a count is negative, an id lies outside [0, V), or the vector is not `[V]`.
     """
-    if not config.has_penalties or token_counts is None or len(token_counts) == 0:
-        return logits
-    penalised = np.array(logits, dtype=np.float64)
-    ids, counts = sparse_counts(token_counts, len(penalised))
+    size = len(np.asarray(logits))
+    none = np.zeros(0, dtype=np.int64)
+    counted, counts = none, none
+    if config.has_penalties and token_counts is not None and len(token_counts):
+        counted, counts = sparse_counts(token_counts, size)
+    read = np.unique(np.asarray(prompt_ids, dtype=np.int64)) if config.reads_prompt else none
+    biased, biases = bias_of(config)
+    ids = np.unique(np.concatenate([counted, read, biased]))
     if len(ids) == 0:
         return logits
-    penalised[ids] -= penalty(counts, config)
+    if ids[0] < 0 or ids[-1] >= size:
+        raise ValueError(f"logit_bias and prompt_ids must be in [0, {size}); received {ids[0]} to {ids[-1]}")
+    count_of, bias_at = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids))
+    count_of[np.searchsorted(ids, counted)] = counts
+    bias_at[np.searchsorted(ids, biased)] = biases
+    penalised = np.array(logits, dtype=np.float64)
+    penalised[ids] = adjusted(penalised[ids], config, bias_at, (count_of > 0) | np.isin(ids, read), count_of)
     return penalised
 
 
-def penalty(counts: NDArray[np.int64], config: SamplerConfig) -> NDArray[np.float64]:
-    """What is subtracted from the logit of a token that occurred `counts` times; any shape, float64."""
-    subtracted: NDArray[np.float64] = config.frequency_penalty * counts + config.presence_penalty * (counts > 0)
+def adjusted(
+    logits: NDArray[np.float64],
+    config: SamplerConfig,
+    bias: NDArray[np.float64],
+    present: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Logits of single tokens after bias and penalties; all arguments broadcast together.
+
+    Args:
+        logits: float64.
+        config: its three penalties are read.
+        bias: float64, added first.
+        present: whether the prompt or the completion holds the token.
+        counts: how often the completion holds it.
+    """
+    biased = logits + bias
+    if config.reads_prompt:
+        repeated = np.where(biased > 0.0, biased / config.repetition_penalty, biased * config.repetition_penalty)
+        biased = np.where(present, repeated, biased)
+    subtracted: NDArray[np.float64] = biased - (config.frequency_penalty * counts + config.presence_penalty * (counts > 0))
     return subtracted
+
+
+def bias_of(config: SamplerConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The token ids of the logit bias, `[N] int64` ascending, and what is added to each, `[N] float64`."""
+    return np.array([int(token) for token in config.logit_bias], dtype=np.int64), np.array(
+        list(config.logit_bias.values()), dtype=np.float64
+    )
 
 
 def sparse_counts(token_counts: TokenCounts, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,6 +1,6 @@
 """What the batched sampler must know about each row of a batch: its key, its place in the completion and its token counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ class RowBatch:
         active: `[B] bool`; an inactive row is computed on placeholders, reports no error and its results mean nothing.
         count_ids: `[B, L] int64`, the distinct tokens of the completion so far, padded with -1.
         counts: `[B, L] int64`, how often each occurs; ≥ 0.
+        prompt_ids: `[B, P] int64`, the tokens of the prompt, padded with -1; None where they were not given.
     """
 
     keys: NDArray[np.uint64]
@@ -27,6 +28,7 @@ class RowBatch:
     active: NDArray[np.bool_]
     count_ids: NDArray[np.int64]
     counts: NDArray[np.int64]
+    prompt_ids: NDArray[np.int64] | None = None
 
     @classmethod
     def of(
@@ -35,6 +37,7 @@ class RowBatch:
         positions: ArrayLike,
         active: ArrayLike | None = None,
         token_counts: Sequence[Mapping[int, int]] | None = None,
+        prompt_ids: Sequence[Collection[int]] | None = None,
     ) -> "RowBatch":
         """Build a batch from per-row values.
 
@@ -44,6 +47,8 @@ class RowBatch:
             active: `[B]` bool; None means all.
             token_counts: for each row, token id → occurrences in its completion so far; None means empty completions (or a config
                 without penalties, which never reads them).
+            prompt_ids: for each row, the tokens of its prompt, best each once; read by a config with a repetition penalty alone, which
+                needs them.
 
         Raises:
             ValueError: the lengths differ.
@@ -57,34 +62,22 @@ class RowBatch:
             raise ValueError(
                 f"keys, positions, active and token_counts must agree on B; received {rows}, {places.shape}, {alive.shape}, {len(held)}"
             )
-        width = max((len(row) for row in held), default=0)
-        ids = np.full((rows, width), NO_TOKEN, dtype=np.int64)
-        counts = np.zeros((rows, width), dtype=np.int64)
+        if prompt_ids is not None and len(prompt_ids) != rows:
+            raise ValueError(f"prompt_ids must be given for each of {rows} rows; received {len(prompt_ids)}")
+        ids = _padded([row.keys() for row in held])
+        counts = np.zeros(ids.shape, dtype=np.int64)
         for row, occurrences in enumerate(held):
-            ids[row, : len(occurrences)] = list(occurrences.keys())
             counts[row, : len(occurrences)] = list(occurrences.values())
-        return cls(key_words, np.where(alive, places, 0), alive, ids, counts)
+        prompts = None if prompt_ids is None else _padded(prompt_ids)
+        return cls(key_words, np.where(alive, places, 0), alive, ids, counts, prompts)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def counts_along(self, drafts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Token counts at every position of a block: the completion plus the drafts before that position.
 
-        Args:
-            drafts: `[B, K] int64` draft tokens; `NO_TOKEN` adds to no count.
-
-        Returns:
-            ids `[B, L + K]`, distinct per row and padded with -1, and their counts `[B, K + 1, L + K]`.
-        """
-        rows, depth = drafts.shape
-        width = self.count_ids.shape[1]
-        ids = np.concatenate([self.count_ids, np.full((rows, depth), NO_TOKEN, dtype=np.int64)], axis=1)
-        counts = np.zeros((rows, depth + 1, width + depth), dtype=np.int64)
-        counts[:, 0, :width] = self.counts
-        for step in range(depth):
-            token = drafts[:, step : step + 1]
-            known = (ids == token).any(axis=1)
-            ids[:, width + step] = np.where(known, NO_TOKEN, token[:, 0])
-            counts[:, step + 1] = counts[:, step] + ((ids == token) & (token != NO_TOKEN))
-        return ids, counts
+def _padded(lists: Sequence[Collection[int]]) -> NDArray[np.int64]:
+    width = max((len(row) for row in lists), default=0)
+    padded = np.full((len(lists), width), NO_TOKEN, dtype=np.int64)
+    for row, ids in enumerate(lists):
+        padded[row, : len(ids)] = list(ids)
+    return padded

@@ -5,6 +5,7 @@ sum over rows is a martingale. So Σ over its standard deviation is a z-score of
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from sampling.distribution import SparseDistribution, distribution_from_logits
 from sampling.penalties import apply_penalties
 from sampling.rows import RowBatch
 from schemas.errors import NonFiniteLogitsError
+from schemas.sampler import SamplerConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class TokenScores:
 
     Attributes:
         logprobs: `[T] float64`, log p; -inf where p is 0.
-        shortfall: `[T] float64`, nats; 0 where p > 0.
+        shortfall: `[T] float64`, nats; 0 where p > 0, infinite where the token is forbidden.
         expected: `[T] float64`, Σ p log p: what log p of a drawn token is on average.
         variance: `[T] float64`, of log p of a drawn token.
     """
@@ -36,20 +38,28 @@ class TokenScores:
     variance: NDArray[np.float64]
 
 
-def score_tokens(sampler: BatchedSampler, logits: mx.array, tokens: NDArray[np.int64], earlier: Counter[int]) -> TokenScores:
+def score_tokens(
+    sampler: BatchedSampler,
+    logits: mx.array,
+    tokens: NDArray[np.int64],
+    earlier: Counter[int],
+    prompt_ids: Collection[int] | None = None,
+) -> TokenScores:
     """Score tokens that follow each other.
 
     Args:
         sampler: of the target.
         logits: `[T, V]`, the target's logits before each token.
         tokens: `[T] int64`, in [0, V).
-        earlier: occurrences of the tokens of the completion before these.
+        earlier: occurrences of all tokens of the completion before these.
+        prompt_ids: the tokens of the prompt; a repetition penalty needs them.
 
     Raises:
         NonFiniteLogitsError: a position that is not a distribution.
     """
     count = len(tokens)
-    rows = RowBatch.of([0], [0], token_counts=[earlier])
+    start = earlier.total()
+    rows = RowBatch.of([0], [start], token_counts=[earlier], prompt_ids=None if prompt_ids is None else [prompt_ids])
     p = sampler.target(logits[None], rows, tokens[None, :-1])
     if p.bad.any():
         place = int(np.flatnonzero(p.bad[0])[0])
@@ -58,7 +68,9 @@ def score_tokens(sampler: BatchedSampler, logits: mx.array, tokens: NDArray[np.i
     shortfall = np.zeros(count)
     for place in np.flatnonzero(chosen == 0.0).tolist():
         counts = earlier + Counter(tokens[:place].tolist())
-        shortfall[place] = _shortfall(sampler, np.array(logits[place].astype(mx.float32)), counts, int(tokens[place]))
+        values = np.array(logits[place].astype(mx.float32))
+        forbidden = sampler.end_ids if start + place < sampler.config.min_tokens else sampler.end_ids[:0]
+        shortfall[place] = _shortfall(sampler.config, values, counts, list(prompt_ids or ()), forbidden, int(tokens[place]))
     moments = np.array([_moments(p, place) for place in range(count)]).reshape(count, 2)
     with np.errstate(divide="ignore"):
         return TokenScores(np.log(chosen), shortfall, moments[:, 0], moments[:, 1])
@@ -77,7 +89,15 @@ def _moments(p: DistributionBatch, place: int) -> tuple[float, float]:
     return mean, max(0.0, float(values @ (logs - mean) ** 2))
 
 
-def _shortfall(sampler: BatchedSampler, logits: NDArray[np.float32], counts: Counter[int], token: int) -> float:
-    kept = distribution_from_logits(logits, sampler.config, counts) > 0.0
-    penalised = np.asarray(apply_penalties(logits.astype(np.float64), sampler.config, counts), dtype=np.float64)
+def _shortfall(
+    config: SamplerConfig,
+    logits: NDArray[np.float32],
+    counts: Counter[int],
+    prompt_ids: list[int],
+    forbidden: NDArray[np.int64],
+    token: int,
+) -> float:
+    kept = distribution_from_logits(logits, config, counts, prompt_ids=prompt_ids, forbidden=forbidden) > 0.0
+    penalised = np.array(apply_penalties(logits.astype(np.float64), config, counts, prompt_ids), dtype=np.float64)
+    penalised[forbidden] = -np.inf
     return float(max(0.0, penalised[kept].min() - penalised[token])) or np.finfo(np.float64).tiny

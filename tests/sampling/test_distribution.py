@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ CONFIGS = st.builds(
     top_k=st.integers(0, 45),
     presence_penalty=st.sampled_from([-2.0, 0.0, 0.5]),
     frequency_penalty=st.sampled_from([-0.3, 0.0, 2.0]),
+    min_p=st.one_of(st.sampled_from([0.0, 0.0, 1.0]), st.floats(0.0, 1.0)),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 0.5, 1.3]),
 )
 
 
@@ -40,12 +43,19 @@ class Fixed:
         return self.value
 
 
-def plain_distribution(logits: list[float], config: SamplerConfig, counts: dict[int, int]) -> list[float]:
+def plain_distribution(
+    logits: list[float], config: SamplerConfig, counts: dict[int, int], prompt: list[int], forbidden: list[int]
+) -> list[float]:
     """The definition in scalar Python."""
+    logits = [logit + config.logit_bias.get(str(token), 0.0) for token, logit in enumerate(logits)]
+    for token in {*prompt, *(token for token, count in counts.items() if count > 0)}:
+        factor = config.repetition_penalty
+        logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
     logits = [
         logit - (config.frequency_penalty * counts.get(token, 0) + config.presence_penalty * (counts.get(token, 0) > 0))
         for token, logit in enumerate(logits)
     ]
+    logits = [-math.inf if token in forbidden else logit for token, logit in enumerate(logits)]
     top = max(logits)
     if config.temperature <= 0.0:
         return [1.0 if token == logits.index(top) else 0.0 for token in range(len(logits))]
@@ -60,6 +70,7 @@ def plain_distribution(logits: list[float], config: SamplerConfig, counts: dict[
             break
     if config.top_k:
         kept = kept[: config.top_k]
+    kept = [token for token in kept if weights[token] >= config.min_p]
     kept_total = math.fsum(weights[token] for token in kept)
     return [weights[token] / kept_total if token in kept else 0.0 for token in range(len(weights))]
 
@@ -68,14 +79,22 @@ def plain_distribution(logits: list[float], config: SamplerConfig, counts: dict[
 @given(LOGITS, CONFIGS, st.data())
 def test_a_config_makes_the_distribution_that_its_definition_says(logits, config, data):
     counts = data.draw(st.dictionaries(st.integers(0, len(logits) - 1), st.integers(0, 4), max_size=5))
+    tokens = st.lists(st.integers(0, len(logits) - 1), max_size=4)
+    prompt, forbidden = data.draw(tokens), data.draw(tokens)
+    biased = data.draw(st.dictionaries(st.integers(0, len(logits) - 1), st.sampled_from([-100.0, -0.5, 3.0]), max_size=3))
+    config = replace(config, logit_bias=biased)
     given_logits = np.array(logits, dtype=np.float32)
+    if not np.isfinite(np.delete(given_logits, forbidden)).any():
+        with pytest.raises(NonFiniteLogitsError):
+            distribution_from_logits(given_logits, config, counts, prompt_ids=prompt, forbidden=forbidden)
+        return
     before = given_logits.copy()
-    p = distribution_from_logits(given_logits, config, counts)
+    p = distribution_from_logits(given_logits, config, counts, prompt_ids=prompt, forbidden=forbidden)
     np.testing.assert_array_equal(given_logits, before)
     assert p.dtype == np.float64
     assert abs(p.sum() - 1.0) < 1e-12
     assert (p >= 0.0).all()
-    expected = plain_distribution(given_logits.astype(np.float64).tolist(), config, counts)
+    expected = plain_distribution(given_logits.astype(np.float64).tolist(), config, counts, prompt, forbidden)
     # A nucleus whose edge is nearer than rounding may hold one token more or less; such an edge is not a law.
     if (p > 0).tolist() == (np.array(expected) > 0).tolist() or config.top_p == 1.0:
         np.testing.assert_allclose(p, expected, rtol=1e-11, atol=1e-300)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sampling import SamplerConfig, distribution_from_logits, uniform
+from sampling.adjustments import Adjustments
 from sampling.batched import BatchedSampler
 from sampling.counter_rng import Purpose
 from sampling.logit_batch import DEVICE_ERROR, HOST_ERROR, reduce_logits
@@ -55,10 +56,10 @@ def test_float64_probabilities_and_draws_are_within_1e_9(name, temperature):
 @pytest.mark.parametrize(("on_device", "bound"), [(True, DEVICE_ERROR), (False, HOST_ERROR)], ids=["device", "host"])
 def test_masses_keep_their_bound(name, temperature, dtype, on_device, bound):
     """Half of the bound is kept in reserve for a device with a coarser exp than the one this runs on."""
-    none = np.zeros((1, 0), dtype=np.int64)
     logits = mx.array(SHAPES[name].astype(np.float32)).astype(dtype)[None, None]
     config = SamplerConfig(temperature=temperature)
-    reduced = reduce_logits(logits, config, none, none[:, None], np.ones(1, dtype=bool), with_mass=True, mass_on_device=on_device)
+    none = Adjustments.none(1, 1)
+    reduced = reduce_logits(logits, config, none, np.ones(1, dtype=bool), with_mass=True, mass_on_device=on_device)
     values = np.array(logits.astype(mx.float32))[0, 0].astype(np.longdouble)
     exact = np.exp((values - values.max()) / np.longdouble(temperature)).sum()
     assert abs(reduced.mass[0, 0] / exact - 1.0) < bound / 2

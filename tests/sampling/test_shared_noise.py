@@ -9,7 +9,7 @@ from collections import Counter
 import mlx.core as mx
 import numpy as np
 import pytest
-from sampling_support import CONFIGS, SHAPES, random_logits
+from sampling_support import CONFIGS, SHAPES, Context, random_logits
 
 from sampling import (
     Purpose,
@@ -82,15 +82,16 @@ def test_blocks_equal_the_plain_loop(config, shape, subset):
     vocab, spread, ties, masked = shape
     rng = np.random.default_rng([vocab, subset, int(config.top_p * 1000), config.top_k])
     ids = np.sort(rng.choice(vocab, size=max(3, vocab // 2), replace=False)) if subset else np.arange(vocab)
-    sampler = SharedNoiseSampler(config, vocab, ids if subset else None)
+    context = Context.random(rng, config, vocab)
+    sampler = SharedNoiseSampler(config, vocab, ids if subset else None, end_ids=context.end_ids)
     rows, depth = 8, 2
     target = random_logits(rng, (rows, depth + 1, vocab), spread, ties, masked)
     head = (target[:, :depth] + random_logits(rng, (rows, depth, vocab), 0.3, False, 0.0))[..., ids]
     head[..., 0] = np.where(np.isfinite(head).any(axis=-1), head[..., 0], 0.0)
     counts = [Counter(rng.integers(0, vocab, size=rng.integers(0, 6)).tolist()) for _ in range(rows)]
     keys = rng.integers(0, 2**64, size=rows, dtype=np.uint64)
-    positions = rng.integers(0, 1000, size=rows)
-    batch = RowBatch.of(keys, positions, token_counts=counts)
+    positions = rng.integers(0, 6, size=rows)
+    batch = RowBatch.of(keys, positions, token_counts=counts, prompt_ids=[context.prompt] * rows)
     steps: list[DraftStep] = []
     for place in range(depth):
         steps.append(sampler.draft(mx.array(head[:, place]), batch, steps))
@@ -100,12 +101,11 @@ def test_blocks_equal_the_plain_loop(config, shape, subset):
         key, position, along = int(keys[row]), int(positions[row]), Counter(counts[row])
         emitted, alphas = [], []
         for place in range(depth + 1):
-            p = distribution_from_logits(target[row, place], config, along)
+            p = context.distribution(target[row, place], along, position + place)
             if place == depth:
                 emitted.append(race(p, key, position + place))
                 break
-            local = Counter({slot: along[int(full)] for slot, full in enumerate(ids) if along[int(full)]})
-            q = SparseDistribution(ids, distribution_from_logits(head[row, place], config, local), vocab)
+            q = context.distribution(head[row, place], along, position + place, ids)
             token = race(q, key, position + place)
             assert steps[place].tokens[row] == token
             decision = verify_by_shared_noise(p, q, token, key, position + place)
@@ -141,7 +141,7 @@ def test_a_race_over_a_large_vocabulary_is_the_race_of_every_token(spread, subse
         assert step.tokens[row] == race(p, int(keys[row]), row)
 
 
-LAW_CONFIGS = ("plain", "greedy-penalties", "nucleus", "almost-all", "plain-penalties", "everything")
+LAW_CONFIGS = ("plain", "greedy-penalties", "nucleus", "almost-all", "plain-penalties", "plain-repetition", "all-at-once")
 
 
 class ToyModel:
@@ -156,7 +156,9 @@ class ToyModel:
     def decode(self, sampler: SharedNoiseSampler, keys: np.ndarray, length: int, depth: int, drafter: str) -> list[list[int]]:
         texts: list[list[int]] = [[] for _ in keys]
         while any(len(text) < length for text in texts):
-            rows = RowBatch.of(keys, [len(text) for text in texts], token_counts=[Counter(text) for text in texts])
+            rows = RowBatch.of(
+                keys, [len(text) for text in texts], token_counts=[Counter(text) for text in texts], prompt_ids=[[7, 8, 8]] * len(texts)
+            )
             last = np.array([text[-1] if text else 0 for text in texts])
             steps: list[DraftStep] = []
             context = [last]
@@ -177,7 +179,7 @@ class ToyModel:
 @pytest.mark.parametrize("part", [None, np.arange(0, 90, 2)], ids=["full-head", "draft-vocabulary"])
 def test_what_is_emitted_does_not_depend_on_what_was_drafted(config, part):
     model, keys = ToyModel(90, part), np.array([row_key(3, str(record), 0) for record in range(5)], dtype=np.uint64)
-    sampler = SharedNoiseSampler(config, 90, part)
+    sampler = SharedNoiseSampler(config, 90, part, end_ids=[2, 9])
     plain = model.decode(sampler, keys, 24, 0, "head")
     for depth, drafter in ((1, "head"), (3, "head"), (7, "mixed"), (2, "lookup"), (4, "mixed")):
         assert model.decode(sampler, keys, 24, depth, drafter) == plain
