@@ -6,7 +6,7 @@ stored tokens judges them (teacher forcing).
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from producer.file_check import check_files
 from producer.row_comparison import compare_rows, first_difference
 from producer.row_selection import RowSelection
 from producer.run_options import VERIFY_MODES
-from producer.teacher_forced_check import Tolerance, check_row
+from producer.teacher_forced_check import INPUT_ERRORS, Tolerance, check_row
 from producer.verify_report import RowVerdict, VerifyReport
 from schemas.errors import LandingError
 from schemas.manifest import ShardRecord
@@ -32,6 +32,7 @@ from worker.engine.scripted import is_scripted
 
 BATCH_ROWS = 64  # rows handed to the engine at once: fills its slots, and bounds what a stop has to wait for
 PROBABILITIES_SHOWN = 10  # differing rows whose two probabilities are looked up
+REPEATABLE_ERRORS = (*INPUT_ERRORS, "NonFiniteLogitsError")
 
 Note = Callable[[str], None]
 Chosen = list[tuple[ShardRecord, pa.Table]]
@@ -78,15 +79,12 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
     if environment.model_problem:
         report.blocked.append(f"{environment.model_problem}; no row can be verified without it")
         return report
-    try:
-        chosen = list(request.selection.tables(dataset))
-    except LandingError as error:
-        if str(error) not in report.file_problems:
-            report.file_problems.append(str(error))
-        return report
     engine = EngineProcess()
     try:
-        _Session(engine, environment, report, note).run(chosen, request.mode)
+        _Session(engine, environment, report, note).run(request.selection.tables(dataset), request.mode)
+    except LandingError as error:  # a part file that cannot be read; the others were judged up to there
+        if str(error) not in report.file_problems:
+            report.file_problems.append(str(error))
     finally:
         engine.close()
     return report
@@ -101,8 +99,10 @@ class _Session:
         self._report = report
         self._note = note
         self._looked_up = 0
+        self._surprise = 0.0
+        self._variance = 0.0
 
-    def run(self, chosen: Chosen, mode: str) -> None:
+    def run(self, chosen: Iterable[tuple[ShardRecord, pa.Table]], mode: str) -> None:
         """Judge the chosen rows, each in the way that its shard's backend allows."""
         spec = self._environment.spec
         forced = mode == VERIFY_MODES[2]
@@ -114,30 +114,42 @@ class _Session:
             spec = replace(spec, head=None, draft_model=None, profile=replace(spec.profile, depth=0))
         self._note("loading the model")
         backend = self._engine.load(spec)
-        regenerate, score = self._by_class(chosen, backend, forced=forced, insist=mode == VERIFY_MODES[1])
-        if regenerate:
-            self._regenerate(spec, regenerate)
-        if score:
-            self._score(spec, score)
-
-    def _by_class(self, chosen: Chosen, backend: Backend, *, forced: bool, insist: bool) -> tuple[Chosen, Chosen]:
-        regenerate: Chosen = []
-        score: Chosen = []
-        said: set[str] = set()
+        judges = {False: self._regenerate, True: self._score}
+        waiting: dict[bool, Chosen] = {False: [], True: []}
         for shard, table in chosen:
-            differences = backend_differences(shard.backend, backend)
-            line = ", ".join(differences)
-            if line and line not in said:
-                said.add(line)
-                consequence = "rows may differ in some bit" if forced or insist else "rows are teacher-forced"
-                self._report.environment.append(f"another backend class ({line}): {consequence}")
-            (score if forced or (differences and not insist) else regenerate).append((shard, table))
-        if regenerate and not backend.row_invariant:
-            self._report.environment.append("this backend is not row-invariant: a row may depend on its slot, and differ for that alone")
-        return regenerate, score
+            score = self._must_score(shard, backend, forced=forced, insist=mode == VERIFY_MODES[1])
+            waiting[score].append((shard, self._without_crashes(table)))
+            if sum(rows.num_rows for _, rows in waiting[score]) >= BATCH_ROWS:
+                judges[score](spec, waiting[score])
+                waiting[score] = []
+        for score, rows in waiting.items():
+            if rows:
+                judges[score](spec, rows)
+        if self._variance > 0.0:
+            self._report.surprise_z = self._surprise / math.sqrt(self._variance)
+
+    def _must_score(self, shard: ShardRecord, backend: Backend, *, forced: bool, insist: bool) -> bool:
+        """Whether a shard's rows are teacher-forced here; what is new about its backend is reported."""
+        differences = backend_differences(shard.backend, backend)
+        score = forced or (bool(differences) and not insist)
+        if differences:
+            consequence = "rows may differ in some bit" if forced or insist else "rows are teacher-forced"
+            self._remark(f"another backend class ({', '.join(differences)}): {consequence}")
+        if not score and not backend.row_invariant:
+            self._remark("this backend is not row-invariant: a row may depend on its slot, and differ for that alone")
+        return score
+
+    def _remark(self, text: str) -> None:
+        if text not in self._report.environment:
+            self._report.environment.append(text)
+
+    def _without_crashes(self, table: pa.Table) -> pa.Table:
+        """The rows that can be repeated: one that ended its engine would end ours too."""
+        crashed = [error is not None and error["type"] not in REPEATABLE_ERRORS for error in table["error"].to_pylist()]
+        self._report.skipped += sum(crashed)
+        return table.filter(pa.array([not skip for skip in crashed], pa.bool_()))
 
     def _regenerate(self, spec: RunSpec, chosen: Chosen) -> None:
-        done = 0
         for shards, table in _batches(chosen):
             started = time.perf_counter()
             outcome = self._engine.generate(spec, 0, table_to_bytes(blob_of(table)), on_tally=lambda _: None, stopped=lambda: False)
@@ -146,13 +158,10 @@ class _Session:
             for index, (shard, stored, made) in enumerate(zip(shards, table.to_pylist(), fresh, strict=True)):
                 problems = self._compare(spec, table.slice(index, 1), stored, made)
                 self._report.verdicts.append(_verdict(shard, stored, "regenerated", problems))
-            done += table.num_rows
-            self._note(f"{done:,} rows regenerated, {len(self._report.bad):,} differ")
+            self._note(f"{len(self._report.verdicts):,} rows compared, {len(self._report.bad):,} differ")
 
     def _compare(self, spec: RunSpec, row: pa.Table, stored: dict[str, Any], made: dict[str, Any]) -> list[str]:
-        """What differs, the first token with both probabilities in front; a crash of its engine cannot be repeated and is let pass."""
-        if stored["error"] is not None and stored["error"]["type"] == "EngineCrashedError":
-            return []
+        """What differs, the first token with both probabilities in front."""
         fields = [name for name in stored if name in GENERATED_COLUMNS]
         differences = compare_rows(stored, made, fields)
         if not differences:
@@ -178,8 +187,6 @@ class _Session:
 
     def _score(self, spec: RunSpec, chosen: Chosen) -> None:
         tolerance = Tolerance.of(spec)
-        surprise = variance = 0.0
-        done = 0
         for shards, table in _batches(chosen):
             rows = table.to_pylist()
             started = time.perf_counter()
@@ -188,13 +195,10 @@ class _Session:
             for shard, stored, scored in zip(shards, rows, scores, strict=True):
                 problems = check_row(stored, scored, tolerance)
                 self._report.verdicts.append(_verdict(shard, stored, "teacher-forced", problems))
-                surprise += scored["surprise"] or 0.0
-                variance += scored["surprise_variance"] or 0.0
+                self._surprise += scored["surprise"] or 0.0
+                self._variance += scored["surprise_variance"] or 0.0
                 self._report.edges += sum(0.0 < shortfall <= tolerance.edge for shortfall in scored["shortfall"] or ())
-            done += table.num_rows
-            self._note(f"{done:,} rows teacher-forced, {len(self._report.bad):,} do not hold")
-        if variance > 0.0:
-            self._report.surprise_z = surprise / math.sqrt(variance)
+            self._note(f"{len(self._report.verdicts):,} rows judged, {len(self._report.bad):,} do not hold")
 
     def _scores(self, spec: RunSpec, table: pa.Table, token_ids: list[list[int]]) -> list[dict[str, Any]]:
         asked = blob_of(table).append_column("token_ids", pa.array(token_ids, pa.list_(pa.int32())))

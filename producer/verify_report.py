@@ -45,6 +45,7 @@ class VerifyReport:
         verdicts: one per chosen row.
         seconds: mode → wall time in seconds, loading aside.
         tokens: mode → completion tokens.
+        skipped: rows whose engine died; they cannot be repeated.
         edges: tokens just outside the kept candidates, within the tolerance.
         surprise_z: z of the teacher-forced tokens as draws from the target; None where none was open.
         calibration: lines about accepted drafts against their expected number, over the whole dataset.
@@ -60,6 +61,7 @@ class VerifyReport:
     verdicts: list[RowVerdict] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
     edges: int = 0
     surprise_z: float | None = None
     calibration: list[str] = field(default_factory=list)
@@ -95,6 +97,8 @@ class VerifyReport:
                 lines.append(f"  rows          {len(chosen):,} of {self.rows_total:,} {mode}: {_count(len(chosen), bad, mode)} ({speed})")
         shown = [f"    {v.name} ({v.file}): {problem}" for v in self.bad for problem in v.problems]
         lines += _cut(shown)
+        if self.skipped:
+            lines.append(f"  skipped       {self.skipped:,} rows whose engine died then; they cannot be repeated")
         if self.edges:
             lines.append(f"  edges         {self.edges:,} tokens lie just outside the kept candidates here, within the tolerance")
         if self.surprise_z is not None:
@@ -120,6 +124,7 @@ class VerifyReport:
             ],
             "seconds": dict(self.seconds),
             "tokens": dict(self.tokens),
+            "skipped": self.skipped,
             "edges": self.edges,
             "surprise_z": self.surprise_z,
             "calibration": list(self.calibration),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from forgery import Row, change_row, move_to_another_chip
 
+from producer.dataset import Dataset
 from producer.row_selection import RowSelection
 from producer.verification import VerifyRequest, verify
 from producer.verify_report import VerifyReport
@@ -142,6 +143,28 @@ def test_a_changed_template_is_named(folder: Path) -> None:
     report = verify(folder / "out", VerifyRequest())
     assert (report.exit_code, report.verdicts) == (3, [])
     assert "tokenizer_config.json differs (the chat template" in report.blocked[0]
+
+
+def test_a_row_that_ended_its_engine_is_not_tried_again(folder: Path) -> None:
+    def crash(row: Row) -> None:
+        row["error"] = {"type": "EngineCrashedError", "message": "the engine process died"}
+
+    change_row(folder / "out", 0, crash, fix_digests=True)
+    report = verify(folder / "out", VerifyRequest(RowSelection(ids=("p0",))))
+    assert (report.skipped, [verdict.sample for verdict in report.verdicts], problems(report)) == (1, [1], "")
+
+
+def test_rows_are_drawn_without_repetition_and_the_same_for_one_seed(folder: Path) -> None:
+    dataset = Dataset.open(folder / "out")
+
+    def drawn(count: int, seed: int) -> list[tuple[int, int]]:
+        tables = [table for _, table in RowSelection(count=count, seed=seed).tables(dataset)]
+        return [(row["row"], row["sample"]) for table in tables for row in table.select(["row", "sample"]).to_pylist()]
+
+    assert len(set(drawn(9, 0))) == 9
+    assert drawn(9, 0) == drawn(9, 0) == sorted(drawn(9, 0))
+    assert drawn(9, 0) != drawn(9, 1)
+    assert len(drawn(99, 0)) == 14
 
 
 def test_a_missing_and_a_foreign_part_file_are_named(folder: Path) -> None:
