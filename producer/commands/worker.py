@@ -1,15 +1,16 @@
 """`specmill worker --broker URL`, and `specmill worker install`."""
 
+from pathlib import Path
+
 import click
 
 from producer.run_options import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 
 
-@click.command(short_help="Serve runs from a broker, on this machine.")
+@click.group(invoke_without_command=True, short_help="Serve runs from a broker, on this machine.")
 @click.option(
     "--broker",
-    required=True,
     metavar="URL",
     envvar=BROKER_VARIABLE,
     show_envvar=True,
@@ -33,8 +34,11 @@ from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
     help="Seconds that SIGTERM or Ctrl-C leaves to the shard in work before it is given back.",
 )
 @click.option("--lease-seconds", type=float, default=LEASE_SECONDS, hidden=True)  # tests shorten it on both sides
+@click.pass_context
 def worker(
-    broker: str,
+    context: click.Context,
+    /,
+    broker: str | None,
     name: str | None,
     workers: int,
     models: tuple[str, ...],
@@ -47,8 +51,13 @@ def worker(
     A worker that dies is started again, and what it held goes to others at once. SIGTERM or Ctrl-C finishes the shard in work; the second
     one gives it back at once. Exit code 3 means that the engine does not start on this machine.
     """
+    if broker is None:
+        raise click.UsageError(f"give --broker, or its address in the environment variable {BROKER_VARIABLE}")
     if name is not None and workers > 1:
         raise click.UsageError("--name is for one worker; received --workers " + str(workers))
+    if context.invoked_subcommand is not None:
+        context.obj = broker, _words(context), drain_timeout
+        return
     from producer.local_workers import WorkerSettings
     from producer.worker_supervisor import WorkerSupervisor
     from worker.main import set_up_logging
@@ -59,3 +68,33 @@ def worker(
         lease_seconds=lease_seconds, stall_seconds=stall_timeout, drain_seconds=drain_timeout, models=named, name=name
     )
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
+
+
+def _words(context: click.Context) -> list[str]:
+    """The options that were given, but for the broker, as they were given."""
+    words = []
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+        if given and parameter.name != "broker":
+            value = context.params[str(parameter.name)]
+            words += [f"{parameter.opts[0]}={one}" for one in (value if isinstance(value, tuple) else (value,))]
+    return words
+
+
+@worker.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be written.")
+@click.pass_obj
+def install(given: tuple[str, list[str], float], dry_run: bool) -> None:
+    """Write a service that the system starts at login: launchd on macOS, systemd elsewhere.
+
+    Options of the worker stand before `install`: specmill worker --models smollm2-135m install. The broker's address goes into a file that
+    only you can read.
+    """
+    from producer.worker_service import worker_service
+
+    service = worker_service(*given, home=Path.home())
+    if dry_run:
+        click.echo(service.text())
+        return
+    service.write()
+    click.echo(f"wrote {service.unit} and {service.secret}\nstart it: {service.start}\nstop it:  {service.stop}")
