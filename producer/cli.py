@@ -19,8 +19,18 @@ from producer.commands.show import show
 from producer.commands.submit import submit
 from producer.commands.tune import tune
 from producer.commands.verify import verify
+from producer.commands.watch import watch
 from producer.commands.worker import worker
 from schemas.errors import SpecmillError
+
+SECTIONS = {
+    "Make a dataset": (run, demo, rerun),
+    "Use several machines": (submit, worker, watch, status, pause, resume, cancel),
+    "Look at a dataset": (report, show, export, diff, manifest),
+    "Trust and speed": (verify, doctor, tune),
+    "Models": (model,),
+}
+"""The commands as `--help` lists them."""
 
 
 class Group(click.Group):
@@ -37,6 +47,14 @@ class Group(click.Group):
                 raise  # whoever read our output has gone; click knows
             raise click.ClickException(str(error)) from error
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 # click's signature
+        """List the commands by what they are for."""
+        width = max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            rows = [(f"{command.name or '':<{width}}", command.get_short_help_str(limit=100)) for command in commands]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="specmill")
@@ -44,26 +62,7 @@ def main() -> None:
     """Exact, reproducible datasets from a file of prompts, with a language model's own multi-token-prediction heads."""
 
 
-for _command in (
-    run,
-    demo,
-    submit,
-    status,
-    pause,
-    resume,
-    cancel,
-    worker,
-    verify,
-    rerun,
-    diff,
-    manifest,
-    doctor,
-    tune,
-    report,
-    show,
-    export,
-    model,
-):
+for _command in (command for commands in SECTIONS.values() for command in commands):
     main.add_command(_command)
 
 if __name__ == "__main__":
