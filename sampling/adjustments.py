@@ -16,7 +16,7 @@ class Adjustments:
     """Per row S tokens, and what changes their logits at each of T positions.
 
     Attributes:
-        ids: `[B, S] int64`, distinct per row; padded, and where a row has less of them, -1.
+        ids: `[B, S] int64`, distinct per row; -1 in a slot that holds none. A row's are a function of that row.
         counts: `[B, T, S] int64`, occurrences in the completion before the position.
         present: `[B, T, S] bool`: the prompt or the completion holds the token.
         bias: `[B, S] float64`, added to the logit.
@@ -60,11 +60,13 @@ def adjustments_along(
         raise ValueError(f"prompt_ids must be given for a repetition penalty of {config.repetition_penalty:g}; received None")
     count, where = len(rows), np.array(places)
     biased, biases = bias_of(config)
-    early = (rows.positions[:, None] + where < config.min_tokens) & rows.active[:, None]  # [B, T]
-    ends = np.unique(end_ids) if early.any() else np.zeros(0, dtype=np.int64)
+    early = rows.positions[:, None] + where < config.min_tokens  # [B, T]
+    ends = np.unique(end_ids)
     found: list[NDArray[np.int64]] = []
     for row in range(count):
-        parts = [biased, ends]
+        parts = [biased]
+        if early[row].any():
+            parts.append(ends)
         if config.has_penalties:
             parts += [rows.count_ids[row], drafts[row]]
         if config.reads_prompt and rows.prompt_ids is not None:
@@ -83,7 +85,8 @@ def adjustments_along(
     for row, own in enumerate(found):
         ids[row, : len(own)] = own
         bias[row, np.searchsorted(own, biased)] = biases
-        forbidden[row][np.ix_(early[row], np.searchsorted(own, ends))] = True
+        if early[row].any():
+            forbidden[row][np.ix_(early[row], np.searchsorted(own, ends))] = True
         if not config.has_penalties:
             continue
         held = rows.count_ids[row] != NO_TOKEN

@@ -18,6 +18,11 @@ CONFIGS = {
     "plain-penalties": SamplerConfig(frequency_penalty=-0.5),
     "greedy": SamplerConfig(temperature=0.0),
 }
+ADJUSTED = {
+    "repetition": SamplerConfig(repetition_penalty=1.3),
+    "min-tokens": SamplerConfig(min_tokens=50),
+    "everything": SamplerConfig(0.9, 0.99, 0, 0.5, 0.5, min_p=1e-3, repetition_penalty=0.8, logit_bias={"7": 2.0}, min_tokens=50),
+}
 
 
 def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, RowBatch]:
@@ -26,7 +31,8 @@ def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, RowBatch]:
     head = target[:, :DEPTH] + rng.normal(size=(ROWS, DEPTH, VOCAB)).astype(np.float32) * 0.5
     counts = [dict.fromkeys(rng.integers(0, VOCAB, size=5 * row).tolist(), 2) for row in range(ROWS)]
     keys = rng.integers(0, 2**64, size=ROWS, dtype=np.uint64)
-    return target, head, RowBatch.of(keys, rng.integers(0, 99, size=ROWS), token_counts=counts)
+    prompts = [rng.integers(0, VOCAB, size=3 * row).tolist() for row in range(ROWS)]
+    return target, head, RowBatch.of(keys, rng.integers(0, 99, size=ROWS), token_counts=counts, prompt_ids=prompts)
 
 
 def pick(batch: RowBatch, chosen: list[int]) -> RowBatch:
@@ -34,7 +40,8 @@ def pick(batch: RowBatch, chosen: list[int]) -> RowBatch:
         {int(token): int(count) for token, count in zip(batch.count_ids[row], batch.counts[row], strict=True) if token >= 0}
         for row in chosen
     ]
-    return RowBatch.of(batch.keys[chosen], batch.positions[chosen], batch.active[chosen], held)
+    prompts = [[token for token in batch.prompt_ids[row].tolist() if token >= 0] for row in chosen]
+    return RowBatch.of(batch.keys[chosen], batch.positions[chosen], batch.active[chosen], held, prompts)
 
 
 def run(sampler: BatchedSampler, target: np.ndarray, head: np.ndarray, rows: RowBatch) -> tuple[list[DraftStep], BlockResult]:
@@ -49,10 +56,10 @@ def assert_rows_equal(block: BlockResult, rows: list[int], other: BlockResult, o
         np.testing.assert_array_equal(getattr(block, name)[rows], getattr(other, name)[others], err_msg=name)
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", {**CONFIGS, **ADJUSTED}.values(), ids={**CONFIGS, **ADJUSTED})
 @pytest.mark.parametrize("coupling", [BatchedSampler, SharedNoiseSampler])
 def test_neighbours_do_not_matter_bit_for_bit(config, coupling):
-    sampler = coupling(config, VOCAB)
+    sampler = coupling(config, VOCAB, end_ids=[4, 9, 77])
     for seed in range(5):
         target, head, rows = make_batch(seed)
         _, together = run(sampler, target, head, rows)
