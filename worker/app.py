@@ -6,6 +6,8 @@ Messages are hints; the ledger and the part files are the truth. So nothing here
 from celery import Celery
 from kombu import Queue
 
+from worker.redis_client import secured
+
 QUEUE = "specmill"
 TASK = "specmill.generate_shard"
 
@@ -24,7 +26,7 @@ def make_app(broker_url: str) -> Celery:
     Args:
         broker_url: `redis://…`, `rediss://…` or `redis+socket://…`, with its password.
     """
-    app = Celery("specmill", broker=broker_url, set_as_current=False)
+    app = Celery("specmill", broker=secured(broker_url), set_as_current=False)
     app.conf.update(
         task_queues=(Queue(QUEUE, routing_key=QUEUE),),
         task_default_queue=QUEUE,
