@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import redis
@@ -23,7 +22,8 @@ from producer.quarantine import Quarantine, hopeless_error, quarantine_report
 from producer.run_folder import RunFolder
 from producer.run_options import DEFAULT_MAX_ERROR_RATE
 from producer.run_progress import Counts, RunProgress
-from schemas.errors import BrokerError, DecodeError, EngineCrashedError, RunCancelledError
+from producer.shards import Shards
+from schemas.errors import BrokerError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
 from schemas.manifest import Manifest
 from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
@@ -50,17 +50,6 @@ OUTAGE_PAUSE_SECONDS = 0.2
 logger = logging.getLogger(__name__)
 
 
-class Shards(Protocol):
-    """Where inputs come from: `producer.shards.ShardSource`."""
-
-    @property
-    def blob_schema(self) -> pa.Schema:
-        """The schema of every blob."""
-
-    def blob(self, shard: int) -> bytes:
-        """A shard's input as an Arrow IPC stream, in any order and as often as asked."""
-
-
 class Coordinator:
     """One session; the caller holds the folder's `RunLock`, and keeps broker and workers up while it runs."""
 
@@ -74,6 +63,7 @@ class Coordinator:
         *,
         workers: LocalWorkers | None = None,
         max_error_rate: float = DEFAULT_MAX_ERROR_RATE,
+        shared: bool = False,
         lease_seconds: float = LEASE_SECONDS,
         calibration: CalibrationWatch | None = None,
     ) -> None:
@@ -86,12 +76,14 @@ class Coordinator:
             shards: the inputs.
             on_progress: called about four times a second, and once at the end.
             workers: started here and tended by this session; None when all workers are elsewhere.
+            shared: workers may land parts in `out` themselves, if they see it.
             max_error_rate: largest share of failed rows, 0 to 1, judged after the first few.
             lease_seconds: the workers' lease time.
             calibration: ends the session when an engine contradicts itself; None lets it go on.
         """
         self.spec = spec
         self._folder = RunFolder(out, spec)
+        self._shared = str(out.resolve()) if shared else None
         self._records = self._folder.records
         self._broker_url = broker_url
         self._shards = shards
@@ -151,8 +143,7 @@ class Coordinator:
         self._tracker = ProgressTracker(self._folder.landed)
         try:
             self._become_keeper(stop)
-            self._ledger.open(self.spec, self._records)
-            self._fleet.add_run(self.spec.run_id)
+            self._open_ledger()
             self._work(stop)
             self._folder.close()
             return self._folder.write_manifest("cancelled" if self._ending == "cancelling" else "complete")
@@ -176,6 +167,16 @@ class Coordinator:
             time.sleep(TAKE_OVER_PAUSE_SECONDS)
         self._keeps = True
 
+    def _open_ledger(self) -> None:
+        for shard in self._ledger.finished() & self._records.keys():
+            # Its worker landed it itself, and nobody has heard its report yet.
+            if (result := self._ledger.result(shard)) is not None:
+                self._folder.adopt(result[1])
+        self._ledger.open(self.spec, self._records)
+        if self._shared is not None:
+            self._ledger.share(self._shared)
+        self._fleet.add_run(self.spec.run_id)
+
     def _stay_keeper(self) -> None:
         if (holder := self._lock.take()) is not None:
             self._keeps = False
@@ -196,6 +197,8 @@ class Coordinator:
             if self._ending:
                 break
             self._tend_workers()
+        if self._shared is not None and len(self._records) == self.spec.shards:
+            self._folder.clear_up()
         self._ending = self._ending or "done"
         self._show_progress()
 
@@ -258,8 +261,8 @@ class Coordinator:
             if waiting is None:
                 return
             rows, report = waiting
-            table = self._checked(shard, rows)
-        except (DecodeError, pa.ArrowInvalid) as error:
+            table = self._checked(shard, table_from_bytes(rows) if rows else self._folder.landed_part(shard))
+        except (DecodeError, LandingError, pa.ArrowInvalid) as error:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unreadable: {error}"))
             return
@@ -275,8 +278,7 @@ class Coordinator:
         if self._quarantine.proven:
             self._land_waiting()
 
-    def _checked(self, shard: int, rows: bytes) -> pa.Table:
-        table = table_from_bytes(rows)
+    def _checked(self, shard: int, table: pa.Table) -> pa.Table:
         expected = self.spec.shard_records(shard) * self.spec.samples
         if table.num_rows != expected or not table.schema.equals(self._schema):
             raise DecodeError(f"{table.num_rows} rows of the columns {table.column_names}; expected {expected} of {self._schema.names}")
@@ -336,8 +338,7 @@ class Coordinator:
     def _reconcile(self) -> None:
         if not self._ledger.is_open():
             logger.warning("the broker has forgotten the run; everything in flight is handed out again")
-            self._ledger.open(self.spec, self._records)
-            self._fleet.add_run(self.spec.run_id)
+            self._open_ledger()
             self._fresh = itertools.chain(sorted(self._issued | set(self._quarantine.take_waiting())), self._fresh)
             self._issued.clear()
             return

@@ -31,10 +31,12 @@ class WorkerSettings:
     drain_seconds: float = DRAIN_SECONDS
     models: tuple[str, ...] = ()
     name: str | None = None
+    roots: tuple[Path, ...] = ()
 
     def words(self) -> list[str]:
         """The settings as options of `python -m worker.main`."""
         words = [f"--lease-seconds={self.lease_seconds}", f"--stall-timeout={self.stall_seconds}", f"--drain-seconds={self.drain_seconds}"]
+        words += [f"--shared={root}" for root in self.roots]
         return words + [f"--model={model}" for model in self.models] + ([f"--name={self.name}"] if self.name else [])
 
 

@@ -1,28 +1,17 @@
 """The part files of a dataset folder: their names, and what a resume may trust."""
 
-import hashlib
 import re
 from pathlib import Path
 
 from schemas.errors import LandingError
 from schemas.run_spec import RunSpec
-from schemas.wire import canonical_json
 from worker.landing import TEMPORARY, PartRecord, read_part_record
+from worker.part_names import DATA as DATA
+from worker.part_names import contract_digest as contract_digest
+from worker.part_names import part_name as part_name
 
-DATA = "data"
 LOG = "log"
 _PART = re.compile(r"part-(\d{5,})\.parquet")
-
-
-def part_name(spec: RunSpec, shard: int) -> str:
-    """A shard's file relative to the dataset's folder; as wide as the last shard needs, so that names sort in input order."""
-    width = max(5, len(str(max(spec.shards - 1, 0))))
-    return f"{DATA}/part-{shard:0{width}d}.parquet"
-
-
-def contract_digest(spec: RunSpec) -> str:
-    """sha256 hex over the canonical contract; every part file of a run carries it."""
-    return hashlib.sha256(canonical_json(spec.contract()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_parts(out: Path, spec: RunSpec) -> dict[int, PartRecord]:

@@ -64,7 +64,8 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         lock = stack.enter_context(RunLock(options.out))
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
-        local = LocalWorkers(options.workers, broker_url, lock.folder, WorkerSettings(stall_seconds=options.stall_timeout))
+        settings = WorkerSettings(stall_seconds=options.stall_timeout, roots=(options.out,) if options.shared else ())
+        local = LocalWorkers(options.workers, broker_url, lock.folder, settings)
         workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()
         source = ShardSource(plan.source)
@@ -76,6 +77,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
             show,
             workers=workers,
             max_error_rate=options.max_error_rate,
+            shared=options.shared,
             calibration=watch,
         )
         try:

@@ -2,21 +2,23 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from producer.attempts_log import AttemptsLog
 from producer.certificate_file import certified_versions
 from producer.manifest_file import read_manifest, write_manifest
 from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
-from schemas.errors import RunMismatchError
+from schemas.errors import LandingError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
-from worker.landing import PartRecord, land_part
+from worker.landing import PartRecord, land_part, read_part_record
 
 MANIFEST_SECONDS = 3.0
 MANIFEST_SHARE = 20  # a manifest that took t seconds to write is not written again for 20 t
@@ -75,6 +77,24 @@ class RunFolder:
         land_part(self._out, part_name(self._spec, shard), table, part)
         self._remember(part, report.backend)
 
+    def adopt(self, report: AttemptReport) -> None:
+        """Take in the report of a part that its worker has landed here itself while no coordinator was there."""
+        record = self.records[report.shard]
+        if record.backend == UNKNOWN_BACKEND:
+            self._log.append(report)
+            self.records[report.shard] = replace(record, backend=report.backend)
+
+    def landed_part(self, shard: int) -> pa.Table:
+        """The rows of a part that its worker has landed here itself.
+
+        Raises:
+            LandingError: it is not there, or not whole, or another run's.
+        """
+        path = self._out / part_name(self._spec, shard)
+        if read_part_record(path).contract != self._contract:
+            raise LandingError(f"{path} belongs to another run; move it away")
+        return pq.read_table(path, memory_map=False).replace_schema_metadata(None)
+
     def write_manifest(self, status: str) -> Manifest:
         """Write `OUT/manifest.json` and return what it says."""
         records = tuple(self.records[shard] for shard in sorted(self.records))
@@ -89,6 +109,11 @@ class RunFolder:
         """Write the manifest again when it is due."""
         if time.monotonic() >= self._manifest_due:
             self.write_manifest("running")
+
+    def clear_up(self) -> None:
+        """Remove what workers that died have left half-written in a shared folder; every shard has landed."""
+        for path in remove_stale_files(self._out):
+            logger.info("removed %s, left half-written by a worker", path)
 
     def close(self) -> None:
         """Turn the journal into Parquet."""

@@ -53,6 +53,7 @@ class RunOptions:
         system: a system message for records without one.
         limit: only so many records, the first ones.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
+        shared: workers that see `out` land parts in it themselves.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
@@ -81,6 +82,7 @@ class RunOptions:
     logprobs: bool = False
     ignore_calibration: bool = False
     max_error_rate: float = DEFAULT_MAX_ERROR_RATE
+    shared: bool = False
     stall_timeout: float = STALL_SECONDS
     others: tuple[Path, ...] = ()
     format: str | None = None

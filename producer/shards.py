@@ -1,9 +1,22 @@
 """`ShardSource`: a prompts file as shard blobs, in any order: what the coordinator feeds and feeds again."""
 
+from typing import Protocol
+
 import pyarrow as pa
 
 from producer.source import PromptSource
 from schemas.tables import MESSAGES, blob_schema, table_to_bytes
+
+
+class Shards(Protocol):
+    """Where a coordinator's inputs come from: `ShardSource`, or what a test makes up."""
+
+    @property
+    def blob_schema(self) -> pa.Schema:
+        """The schema of every blob."""
+
+    def blob(self, shard: int) -> bytes:
+        """A shard's input as an Arrow IPC stream, in any order and as often as asked."""
 
 
 class ShardSource:

@@ -47,6 +47,8 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
                 raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
             ledger.submit()
             ledger.open(spec, folder.records)
+            if options.shared:
+                ledger.share(str(options.out.resolve()))
             size = 0
             for shard in range(spec.shards):
                 if shard in folder.records:

@@ -19,6 +19,7 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
     R:cancel           string  set to end the run early
     R:pause            string  why the run is held: nothing is handed out, and what is in work is given up
     R:keeper           string  who feeds and reconciles: `worker.keeper_lock`
+    R:shared           string  the dataset's folder, when workers may land their parts in it themselves
     R:submitted        string  set for a run that goes on without a coordinator: all its blobs lie there from the beginning
 
 Keys that workers write live as long as R:spec: an hour after its coordinator's last sign, or a week for a submitted run.
@@ -34,97 +35,16 @@ import redis
 from schemas.errors import DecodeError
 from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
+from worker import ledger_scripts
 from worker.reports import Fault, LiveReport
 
 KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is there
 SUBMITTED_SECONDS = 7 * 24 * 3600  # of a run that goes on without a coordinator
 RUN_KEYS = (
     *("spec", "done", "issued", "finished", "attempts", "ready", "faults", "live", "careful"),
-    *("cancel", "pause", "keeper", "submitted"),
+    *("cancel", "pause", "keeper", "submitted", "shared"),
 )
 SHARD_KEYS = ("blob", "result", "lease", "deaths")
-
-_CLAIM = """
-local spec, done, result, lease, attempts, pause, cancel = unpack(KEYS)
-local shard, token, ttl = unpack(ARGV)
-local key_ttl = redis.call('PTTL', spec)
-if key_ttl <= 0 or redis.call('EXISTS', pause, cancel) > 0 then return {'gone', 0} end
-if redis.call('GETBIT', done, shard) == 1 or redis.call('EXISTS', result) == 1 then return {'done', 0} end
-local holder = redis.call('GET', lease)
-if holder == token then return {'claimed', tonumber(redis.call('HGET', attempts, shard))} end
-if holder then return {'held', 0} end
-local attempt = redis.call('HINCRBY', attempts, shard, 1)
-redis.call('PEXPIRE', attempts, key_ttl)
-redis.call('SET', lease, token, 'NX', 'PX', ttl)
-return {'claimed', attempt}
-"""
-
-_RENEW = """
-local spec, done, lease, cancel, pause = unpack(KEYS)
-local shard, token, ttl = unpack(ARGV)
-if redis.call('EXISTS', spec) == 0 or redis.call('EXISTS', cancel, pause) > 0 then return 'cancelled' end
-if redis.call('GETBIT', done, shard) == 1 then return 'lost' end
-local holder = redis.call('GET', lease)
-if holder and holder ~= token then return 'lost' end
-redis.call('SET', lease, token, 'PX', ttl)
-return 'held'
-"""
-
-_RELEASE = """
-local lease, attempts = unpack(KEYS)
-local shard, prefix, forgive = unpack(ARGV)
-local holder = redis.call('GET', lease)
-if not holder or string.sub(holder, 1, #prefix) ~= prefix then return 0 end
-redis.call('DEL', lease)
-if forgive == '1' and redis.call('HEXISTS', attempts, shard) == 1 then redis.call('HINCRBY', attempts, shard, -1) end
-return 1
-"""
-
-_DELIVER = """
-local spec, done, result, ready, lease, live, issued, finished = unpack(KEYS)
-local shard, token, rows, report, worker, idle = unpack(ARGV)
-local key_ttl = redis.call('PTTL', spec)
-if key_ttl <= 0 then return 'gone' end
-local holder = redis.call('GET', lease)
-if holder and holder ~= token then return 'lost' end
-if redis.call('GETBIT', done, shard) == 0 and redis.call('EXISTS', result) == 0 then
-  redis.call('HSET', result, 'rows', rows, 'report', report)
-  redis.call('PEXPIRE', result, key_ttl)
-  redis.call('RPUSH', ready, shard)
-  redis.call('PEXPIRE', ready, key_ttl)
-  redis.call('SREM', issued, shard)
-  redis.call('SADD', finished, shard)
-  redis.call('PEXPIRE', finished, key_ttl)
-end
-redis.call('DEL', lease)
-redis.call('HSET', live, worker, idle)
-redis.call('PEXPIRE', live, key_ttl)
-return 'delivered'
-"""
-
-_RECORD_FAULT = """
-local key_ttl = redis.call('PTTL', KEYS[1])
-if key_ttl <= 0 then return 0 end
-redis.call('RPUSH', KEYS[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[2], key_ttl)
-return 1
-"""
-
-_REPORT_LIVE = """
-local key_ttl = redis.call('PTTL', KEYS[1])
-if key_ttl <= 0 then return 0 end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], key_ttl)
-return 1
-"""
-
-_COUNT_DEATH = """
-local key_ttl = redis.call('PTTL', KEYS[1])
-if key_ttl <= 0 then return 0 end
-local deaths = redis.call('HINCRBY', KEYS[2], ARGV[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], key_ttl)
-return deaths
-"""
 
 
 class Ledger:
@@ -165,7 +85,7 @@ class Ledger:
         """
         keys = [self._key["spec"], self._key["done"], self._of("result", shard), self._of("lease", shard)]
         keys += [self._key[name] for name in ("attempts", "pause", "cancel")]
-        state, attempt = self._run(_CLAIM, keys, [shard, token, int(lease_seconds * 1000)])
+        state, attempt = self._run(ledger_scripts.CLAIM, keys, [shard, token, int(lease_seconds * 1000)])
         return int(attempt) if state == b"claimed" else 0
 
     def renew(self, shard: int, token: str, lease_seconds: float) -> str:
@@ -175,7 +95,7 @@ class Ledger:
             `held`; `lost` to another worker; or `cancelled`: the run is over, cancelled or paused.
         """
         keys = [self._key["spec"], self._key["done"], self._of("lease", shard), self._key["cancel"], self._key["pause"]]
-        return cast("bytes", self._run(_RENEW, keys, [shard, token, int(lease_seconds * 1000)])).decode()
+        return cast("bytes", self._run(ledger_scripts.RENEW, keys, [shard, token, int(lease_seconds * 1000)])).decode()
 
     def release(self, shard: int, token_prefix: str, *, forgive: bool = False) -> bool:
         """Delete the lease if its token starts so.
@@ -186,7 +106,7 @@ class Ledger:
             forgive: do not count the attempt: it ended for no fault of the shard.
         """
         keys = [self._of("lease", shard), self._key["attempts"]]
-        return bool(self._run(_RELEASE, keys, [shard, token_prefix, int(forgive)]))
+        return bool(self._run(ledger_scripts.RELEASE, keys, [shard, token_prefix, int(forgive)]))
 
     def deliver(self, shard: int, token: str, rows: bytes, report: AttemptReport, idle: LiveReport) -> str:
         """Hand a finished shard to the coordinator and give the lease back, in one step: `delivered`, `lost` or `gone`."""
@@ -194,15 +114,20 @@ class Ledger:
         keys = [*(self._key[name] for name in named), self._of("result", shard), self._key["ready"], self._of("lease", shard)]
         args = [shard, token, rows, report.to_json(), report.worker, idle.to_json()]
         keys += [self._key[name] for name in ("live", "issued", "finished")]
-        return cast("bytes", self._run(_DELIVER, keys, args)).decode()
+        return cast("bytes", self._run(ledger_scripts.DELIVER, keys, args)).decode()
 
     def record_fault(self, fault: Fault) -> None:
         """Tell the coordinator about an attempt that produced nothing."""
-        self._run(_RECORD_FAULT, [self._key["spec"], self._key["faults"]], [fault.to_json()])
+        self._run(ledger_scripts.RECORD_FAULT, [self._key["spec"], self._key["faults"]], [fault.to_json()])
 
     def report_live(self, worker: str, live: LiveReport) -> None:
         """Show the worker's present state."""
-        self._run(_REPORT_LIVE, [self._key["spec"], self._key["live"]], [worker, live.to_json()])
+        self._run(ledger_scripts.REPORT_LIVE, [self._key["spec"], self._key["live"]], [worker, live.to_json()])
+
+    def shared(self) -> str | None:
+        """The dataset's folder, when workers may land their parts in it."""
+        folder = cast("bytes | None", self._redis.get(self._key["shared"]))
+        return None if folder is None else folder.decode()
 
     def is_careful(self, shard: int) -> bool:
         """Whether the shard is to run record by record."""
@@ -214,11 +139,11 @@ class Ledger:
         Returns:
             How often it was begun and not ended, this time included; 0 for a run that is over.
         """
-        return int(self._run(_COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, 1]))
+        return int(self._run(ledger_scripts.COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, 1]))
 
     def end_record(self, shard: int, record: int) -> None:
         """Take `begin_record` back: the engine lives."""
-        self._run(_COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, -1])
+        self._run(ledger_scripts.COUNT_DEATH, [self._key["spec"], self._of("deaths", shard)], [record, -1])
 
     def forget_worker(self, worker: str) -> None:
         """Take a worker off the live table."""
@@ -255,6 +180,10 @@ class Ledger:
         """Let the run go on without a coordinator; call it before `open`, and `store` every shard after it."""
         self._key_seconds = SUBMITTED_SECONDS
         self._redis.set(self._key["submitted"], 1, ex=SUBMITTED_SECONDS)
+
+    def share(self, folder: str) -> None:
+        """Let workers that see the folder land their parts in it."""
+        self._redis.set(self._key["shared"], folder, ex=self._key_seconds)
 
     def store(self, shard: int, blob: bytes) -> None:
         """Put the input of a shard of a submitted run where keepers and workers find it."""

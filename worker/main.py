@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 from celery import Celery
 from celery.worker import state as celery_state
@@ -49,6 +50,7 @@ def run_worker(
     stall_seconds: float = STALL_SECONDS,
     drain_seconds: float = DRAIN_SECONDS,
     models: tuple[str, ...] = (),
+    roots: tuple[Path, ...] = (),
     level: int = logging.INFO,
 ) -> int:
     """Serve shards until SIGTERM or SIGINT; call it from the main thread.
@@ -63,6 +65,7 @@ def run_worker(
         stall_seconds: longest time without a new token before the engine is killed; 0 waits for ever.
         drain_seconds: how long the first signal lets a shard go on.
         models: names of the models that it may load; none means any. Shards of others are left to other workers.
+        roots: folders below which it may land parts itself.
         level: logging level.
 
     Returns:
@@ -84,6 +87,7 @@ def run_worker(
         give_up=ending.give_up,
         send_back=lambda message: Feeder(app, message.run_id).send(message.shard, FRESH_PRIORITY),
         models=models,
+        roots=roots,
         lease_seconds=lease_seconds,
         stall_seconds=stall_seconds,
     )
@@ -256,6 +260,7 @@ def main() -> None:
     parser.add_argument("--stall-timeout", type=float, default=STALL_SECONDS)
     parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS)
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--shared", action="append", type=Path, default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
     if not broker_url:
@@ -268,6 +273,7 @@ def main() -> None:
         stall_seconds=arguments.stall_timeout,
         drain_seconds=arguments.drain_seconds,
         models=tuple(arguments.model),
+        roots=tuple(arguments.shared),
     )
     sys.exit(code)
 

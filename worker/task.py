@@ -4,12 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from schemas.errors import DecodeError, EngineCrashedError, EngineStartError, LeaseLostError, RunCancelledError, SpecmillError
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
+from schemas.tables import table_from_bytes
 from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
 from worker.fleet import WorkerCard
@@ -18,7 +20,8 @@ from worker.lease import Lease
 from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS, STALL_SECONDS
 from worker.redis_client import BROKER_ERRORS, make_client
-from worker.reports import Fault, LiveReport
+from worker.reports import Fault, LiveReport, described
+from worker.shared_folder import SharedFolder
 
 LAND_PATIENCE_SECONDS = 600.0  # how long a finished shard waits for a broker that is away
 FAULT_PAUSE_SECONDS = 0.5  # after the first fault in a row; doubles, so that one broken worker does not starve the others
@@ -49,13 +52,14 @@ class ShardTask:
         give_up: Callable[[str], None] = lambda _: None,
         send_back: Callable[[ShardMessage], None] = lambda _: None,
         models: tuple[str, ...] = (),
+        roots: tuple[Path, ...] = (),
         lease_seconds: float = LEASE_SECONDS,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """Args are those of `worker.main.run_worker`.
 
         `stopping` is polled while a shard runs; `give_up` is told why when this worker's engine cannot even start; `send_back` gets
-        messages for models other than `models`.
+        messages for models other than `models`; parts of shared runs may be landed below `roots`.
         """
         self._client = make_client(broker_url)
         self._impatient_client = make_client(broker_url, patient=False)
@@ -65,6 +69,7 @@ class ShardTask:
         self._give_up = give_up
         self._send_back = send_back
         self._models = models
+        self._roots = roots
         self._model: str | None = None
         self._refused: str | None = None
         self._refusals_in_row = 0
@@ -147,7 +152,7 @@ class ShardTask:
         try:
             outcome = self._generate(ledger, lease, spec, blob)
             report = self._report(message, lease, outcome, started, time.perf_counter() - start_clock)
-            self._land(ledger, lease, outcome, report)
+            self._land(ledger, lease, spec, outcome, report)
         except (LeaseLostError, RunCancelledError) as error:
             logger.info("shard %d given up: %s", shard, error)
             ledger.release(shard, lease.token, forgive=True)
@@ -166,7 +171,7 @@ class ShardTask:
             return self._fail(ledger, shard, error)
         self._faults_in_row = 0
         logger.info("shard %d of run %s landed, attempt %d, %.1f s", shard, message.run_id, lease.attempt, report.seconds)
-        return "landed"
+        return described(report)
 
     def _generate(self, ledger: Ledger, lease: Lease, spec: RunSpec, blob: bytes) -> ShardOutcome:
         def show(tally: Tally) -> None:
@@ -194,12 +199,15 @@ class ShardTask:
         self._proven = self._proven or outcome.tally.rows > outcome.tally.failed
         return outcome
 
-    def _land(self, ledger: Ledger, lease: Lease, outcome: ShardOutcome, report: AttemptReport) -> None:
-        """Hand the rows over; a broker that is away is waited for, because the rows were expensive."""
+    def _land(self, ledger: Ledger, lease: Lease, spec: RunSpec, outcome: ShardOutcome, report: AttemptReport) -> None:
+        """Land the part in a shared folder, else hand the rows over; a broker that is away is waited for: the rows were expensive."""
+        rows: bytes | None = None
         deadline = time.monotonic() + LAND_PATIENCE_SECONDS
         while True:
             try:
-                answer = ledger.deliver(lease.shard, lease.token, outcome.rows, report, self._live(None, Tally()))
+                if rows is None:
+                    rows = self._land_directly(ledger, spec, lease.shard, outcome.rows)
+                answer = ledger.deliver(lease.shard, lease.token, rows, report, self._live(None, Tally()))
             except BROKER_ERRORS as error:
                 if self._stopping() or time.monotonic() > deadline:
                     raise
@@ -211,6 +219,14 @@ class ShardTask:
             if answer == "gone":
                 raise RunCancelledError(f"the run of shard {lease.shard} is over")
             return
+
+    def _land_directly(self, ledger: Ledger, spec: RunSpec, shard: int, rows: bytes) -> bytes:
+        """What is left to go through the broker: nothing, where this worker sees the dataset's folder."""
+        folder = SharedFolder.find(ledger.shared(), spec.run_id, self._roots)
+        if folder is None:
+            return rows
+        folder.land(spec, shard, table_from_bytes(rows))
+        return b""
 
     def _report(self, message: ShardMessage, lease: Lease, outcome: ShardOutcome, started: float, seconds: float) -> AttemptReport:
         return AttemptReport(

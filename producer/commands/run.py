@@ -102,6 +102,11 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
 @click.option(
+    "--shared",
+    is_flag=True,
+    help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves.",
+)
+@click.option(
     "--max-error-rate",
     type=click.FloatRange(0.0, 1.0),
     default=RunOptions.max_error_rate,

@@ -20,6 +20,13 @@ from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes, each with an engine.")
 @click.option("--models", metavar="NAME[,NAME]", multiple=True, help="Load only these models; shards of others wait for other workers.")
 @click.option(
+    "--shared",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder that the coordinator sees under the same name: parts of `--shared` runs below it are written here and now; repeatable.",
+)
+@click.option(
     "--stall-timeout",
     type=click.FloatRange(0.0),
     default=STALL_SECONDS,
@@ -42,6 +49,7 @@ def worker(
     name: str | None,
     workers: int,
     models: tuple[str, ...],
+    shared: tuple[Path, ...],
     stall_timeout: float,
     drain_timeout: float,
     lease_seconds: float,
@@ -64,9 +72,7 @@ def worker(
 
     set_up_logging(broker)
     named = tuple(model for text in models for model in text.split(",") if model)
-    settings = WorkerSettings(
-        lease_seconds=lease_seconds, stall_seconds=stall_timeout, drain_seconds=drain_timeout, models=named, name=name
-    )
+    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared)
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
 
 

@@ -1,0 +1,19 @@
+"""What the part files of a run are called, and what ties them to it."""
+
+import hashlib
+
+from schemas.run_spec import RunSpec
+from schemas.wire import canonical_json
+
+DATA = "data"
+
+
+def part_name(spec: RunSpec, shard: int) -> str:
+    """A shard's file relative to the dataset's folder; as wide as the last shard needs, so that names sort in input order."""
+    width = max(5, len(str(max(spec.shards - 1, 0))))
+    return f"{DATA}/part-{shard:0{width}d}.parquet"
+
+
+def contract_digest(spec: RunSpec) -> str:
+    """sha256 hex over the canonical contract; every part file of a run carries it."""
+    return hashlib.sha256(canonical_json(spec.contract()).encode("utf-8", "surrogatepass")).hexdigest()
