@@ -112,7 +112,7 @@ CONFIGS = {
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_blocks_follow_the_target(coupling, config, assert_drawn_from):
     """Place i of a block, given that it was reached, is distributed as the target at i is after the drafts before it."""
-    draws, vocab, ends, prompt = 12_000, 20, [1, 12], [2, 2, 6]
+    draws, vocab, ends, prompt = 8_000, 20, [1, 12], [2, 2, 6]
     logits = np.random.default_rng(5).normal(size=(3, vocab)).astype(np.float32) * 1.5
     keys = np.random.default_rng(7).integers(0, 2**64, size=draws, dtype=np.uint64)
     sampler = coupling(config, vocab, end_ids=ends)

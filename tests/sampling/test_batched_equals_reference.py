@@ -55,9 +55,9 @@ def plain_block(logits, context, counts, drafts, key, position) -> PlainBlock:
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("subset", [False, True], ids=["full-head", "draft-vocabulary"])
-@pytest.mark.parametrize("on_device", [False, True], ids=["host-mass", "device-mass"])
-def test_blocks_equal_the_plain_loop(config, shape, subset, on_device):
+def test_blocks_equal_the_plain_loop(config, shape, subset):
     vocab, spread, ties, masked = shape
+    on_device = subset != (shape in (SHAPES["ties"], SHAPES["flat"]))  # where the mass is summed: every mixture in some of the grid
     rng = np.random.default_rng([vocab, subset, on_device, int(config.top_p * 1000), config.top_k])
     ids = np.sort(rng.choice(vocab, size=max(3, vocab // 2), replace=False)) if subset else None
     rows = 16

@@ -77,9 +77,9 @@ def test_the_noise_is_independent_exp_1(assert_drawn_from):
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("subset", [False, True], ids=["full-head", "draft-vocabulary"])
-def test_blocks_equal_the_plain_loop(config, shape, subset):
+def test_blocks_equal_the_plain_loop(config, shape):
     vocab, spread, ties, masked = shape
+    subset = (vocab + config.top_k + round(10 * config.temperature)) % 2 == 1  # a draft vocabulary in half of the grid
     rng = np.random.default_rng([vocab, subset, int(config.top_p * 1000), config.top_k])
     ids = np.sort(rng.choice(vocab, size=max(3, vocab // 2), replace=False)) if subset else np.arange(vocab)
     context = Context.random(rng, config, vocab)
