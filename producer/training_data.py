@@ -1,0 +1,97 @@
+"""`TrainingData`: the rows that a head is trained on, out of datasets or a file of token ids."""
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from producer.dataset import Dataset, blob_of
+from schemas.errors import InputError
+from schemas.sampler import SamplerConfig
+from worker.distill.corpus import Corpus, TokenSequence, make_corpus, read_token_pairs, sequences_of_rows
+from worker.engine.trunk import Trunk
+
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Sequences and where they come from.
+
+    Attributes:
+        corpus: the sequences.
+        temperature: at which all rows were drawn, where that is one and nothing else shaped the distribution; else None.
+    """
+
+    corpus: Corpus
+    temperature: float | None
+
+
+def read_training_data(
+    sources: Sequence[Path], trunk: Trunk, model_files: dict[str, str], context: int, report: Callable[[str], None]
+) -> TrainingData:
+    """Read every source.
+
+    Args:
+        sources: dataset folders of `specmill run`, or JSON-lines files of token ids.
+        trunk: the model that is to be drafted for.
+        model_files: file name → digest of its folder.
+        context: most tokens of a sequence.
+        report: receives one line per thing to know.
+
+    Raises:
+        InputError: a source that is neither, or nothing to learn from.
+    """
+    sequences: list[TokenSequence | None] = []
+    samplers: list[SamplerConfig | None] = []
+    for source in sources:
+        if source.is_dir():
+            dataset = Dataset.open(source)
+            _check_model(dataset, source, model_files, report)
+            samplers.append(dataset.manifest.spec.sampler)
+            for shard in dataset.manifest.shards:
+                rows = dataset.table(shard)
+                blob = blob_of(rows).append_column("token_ids", rows.column("token_ids").combine_chunks())
+                sequences += sequences_of_rows(dataset.manifest.spec, blob, trunk.tokenizer, context=context)
+        else:
+            _check_token_file(source)
+            samplers.append(None)
+            sequences += read_token_pairs(source, trunk.vocab_size, context=context)
+    corpus = make_corpus(sequences)
+    report(f"{len(corpus.sequences):,} rows with {corpus.answer_tokens:,} answer tokens; {corpus.skipped:,} left out (failed or too short)")
+    return TrainingData(corpus, _temperature(samplers))
+
+
+def _temperature(samplers: Sequence[SamplerConfig | None]) -> float | None:
+    first = samplers[0]
+    if first is None or any(sampler != first for sampler in samplers):
+        return None
+    temperature = max(first.temperature, 0.0)
+    return temperature if first == SamplerConfig(temperature=first.temperature) else None
+
+
+def _check_model(dataset: Dataset, source: Path, model_files: dict[str, str], report: Callable[[str], None]) -> None:
+    theirs = dataset.manifest.spec.model.files
+    if theirs == model_files:
+        return
+    if theirs.get(TOKENIZER) != model_files.get(TOKENIZER):
+        raise InputError(f"{source} was made by {dataset.manifest.spec.model.name}, whose tokens are not those of --model")
+    report(f"note: {source} was made by another model ({dataset.manifest.spec.model.name}); a head learns best from its own model's rows")
+
+
+def _check_token_file(source: Path) -> None:
+    """Refuse a prompts file, and say what to do with it."""
+    try:
+        with gzip.open(source, "rt") if source.suffix == ".gz" else source.open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+        known = isinstance(first, dict) and {"p", "g"} <= set(first)
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error}") from error
+    except ValueError:
+        known = False
+    if not known:
+        raise InputError(
+            f"{source} holds prompts, and a head learns from the model's own answers: make them first with "
+            f"`specmill run {source} --out DIR --temperature 1.0`, then give DIR to `specmill distill`"
+        )

@@ -1,0 +1,101 @@
+"""What training minimises: the divergence of the drafts from the trunk's distribution, over all chains that count, depth by depth.
+
+KL(p ‖ q) over the draft vocabulary S, with p the trunk's probabilities over the *whole* vocabulary and q the head's over S:
+Σ_S p log p - Σ_S p log q. Its gradient is that of KL against p renormalised on S, times p(S): a position where the trunk wants other
+tokens counts less, as it does for acceptance. With output rows w, the trunk's hidden state h and the head's r,
+
+    Σ_S p log p = h · Σ_S p w - p(S) log Z        Σ_S p log q = r · Σ_S p w - p(S) log Σ_S exp(w · r)
+
+and the gradient with respect to r is p(S) Σ_S q w - Σ_S p w. So no array over a vocabulary has to pass through automatic differentiation:
+the head's states are computed, the loss and this gradient follow in closed form, and the head is differentiated against that gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from worker.distill.batch import Batch
+from worker.distill.exponentials import weighted_rows
+from worker.distill.recipe import Recipe
+from worker.distill.unrolled_head import unroll
+from worker.engine.mtp_head import MTPHead
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """The trunk's distributions at the targets of a batch, reduced to what the loss needs.
+
+    Attributes:
+        rows: Σ_S p w, [n, D].
+        mass: p(S), [n].
+        negentropy: Σ_S p log p, [n].
+        hidden: the trunk's hidden states, [n, D].
+    """
+
+    rows: mx.array
+    mass: mx.array
+    negentropy: mx.array
+    hidden: mx.array
+
+    @classmethod
+    def of(cls, batch: Batch, output_rows: mx.array) -> "Teacher":
+        """The trunk's distributions over rows [Vd, D] float32 of its output matrix."""
+        hidden = flat(batch.hidden)[batch.targets]
+        rows, mass, _ = weighted_rows(hidden, output_rows, batch.log_z)
+        return cls(rows, mass, (hidden * rows).sum(axis=-1) - mass * batch.log_z, hidden)
+
+
+def loss_and_gradient(head: MTPHead, batch: Batch, teacher: Teacher, output_rows: mx.array, recipe: Recipe) -> tuple[float, Any]:
+    """The loss, in nats per chain, and its gradient as a tree like the head's parameters.
+
+    The mean over chains is taken at every depth, then over depths with their weights; with `hidden_weight` the regression onto the trunk's
+    hidden states is added.
+    """
+    depths = len(batch.chains)
+    states = [flat(state)[chains] for state, chains in zip(unroll(head, batch.hidden, batch.tokens, depths), batch.chains, strict=True)]
+    mx.eval(states)
+    weights = [recipe.depth_decay**k if chains.size else 0.0 for k, chains in enumerate(batch.chains)]
+    total = 0.0
+    slopes: list[mx.array] = []
+    for state, targets, weight in zip(states, batch.chain_targets, weights, strict=True):
+        if not weight:
+            slopes.append(mx.zeros_like(state))
+            continue
+        depth_loss, slope = _drafts(state, teacher, mx.array(targets), output_rows, recipe.hidden_weight)
+        scale = weight / sum(weights)
+        total += scale * depth_loss
+        slopes.append(scale * slope)
+
+    def surrogate() -> mx.array:
+        """A number whose gradient is the loss's."""
+        unrolled = unroll(head, batch.hidden, batch.tokens, depths)
+        parts = [(slope * flat(state)[chains]).sum() for state, slope, chains in zip(unrolled, slopes, batch.chains, strict=True)]
+        return sum(parts, mx.array(0.0))
+
+    _, gradient = nn.value_and_grad(head, surrogate)()
+    return total, gradient
+
+
+def flat(states: mx.array) -> mx.array:
+    """[B, T, D] as [B · T, D], indexed by place."""
+    return states.reshape(-1, states.shape[-1])
+
+
+def _drafts(states: mx.array, teacher: Teacher, at: mx.array, rows: mx.array, hidden_weight: float) -> tuple[float, mx.array]:
+    """The mean loss of drafts from states [n, D] against the targets `at`, and its gradient [n, D]."""
+    count = states.shape[0]
+    weighted, sums, shift = weighted_rows(states, rows)
+    mass, wanted = teacher.mass[at], teacher.rows[at]
+    divergence = teacher.negentropy[at] - (states * wanted).sum(axis=-1) + mass * (mx.log(sums) + shift)
+    slope = (mass / sums)[:, None] * weighted - wanted
+    total = divergence.mean()
+    if hidden_weight:
+        difference = states - teacher.hidden[at]
+        size = mx.abs(difference)
+        # Smooth L1, averaged over the width.
+        total = total + hidden_weight * mx.where(size < 1.0, 0.5 * size**2, size - 0.5).mean()
+        slope = slope + hidden_weight / states.shape[1] * mx.clip(difference, -1.0, 1.0)
+    mx.eval(total, slope)
+    return float(total), slope / count
