@@ -30,9 +30,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 def run_shared(broker: EmbeddedBroker, tmp_path: Path, mark: str, session: ModuleType) -> Callable[..., None]:
     """`run_shared(out, roots, shared=True)`: a run on two workers that may write below `roots`."""
 
-    def run(
-        out: Path, roots: tuple[Path, ...], *, shared: bool = True, on_progress: Callable[[RunProgress], None] = lambda _: None
-    ) -> None:
+    def run(out: Path, roots: tuple[Path, ...], *, shared: bool = True) -> None:
         spec = session.make_spec(12, 3, 2, run_id=uuid.uuid4().hex)
         settings = WorkerSettings(lease_seconds=session.LEASE_SECONDS, roots=roots)
         with LocalWorkers(2, broker.url, tmp_path / f"logs-{out.name}", settings) as workers:

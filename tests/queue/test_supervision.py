@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,11 +14,13 @@ from types import ModuleType, SimpleNamespace
 import pyarrow.dataset as pds
 import pytest
 import redis
+from celery.worker import state as celery_state
 
 from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers, WorkerSettings
 from schemas.errors import EngineError
+from worker import main as worker_main
 from worker.crash_kind import crash_kind
 from worker.keep_awake import KeepAwake
 from worker.main import NO_ENGINE
@@ -192,3 +195,29 @@ def test_a_mac_stays_awake_while_it_holds_a_shard_and_no_longer(
     monkeypatch.setenv("PATH", str(tmp_path))
     with KeepAwake("darwin"):
         pass
+
+
+def test_a_consumer_that_holds_a_message_and_does_nothing_is_restarted(monkeypatch: pytest.MonkeyPatch, help_: SimpleNamespace) -> None:
+    """Celery's thread pool swallows what is raised between the queue and the task, and then waits for ever."""
+
+    class Request:
+        pass
+
+    request, task, ended = Request(), SimpleNamespace(busy=True, calls=1), threading.Event()
+    ending = SimpleNamespace(is_set=ended.is_set, wait=lambda _: ended.wait(0.01))
+    monkeypatch.setattr(worker_main, "IDLE_SECONDS", 0.1)
+    celery_state.reset_state()
+    celery_state.should_stop = None
+    watch = threading.Thread(target=worker_main._watch_consumer, args=(task, ending))
+    watch.start()
+    try:
+        celery_state.reserved_requests.add(request)
+        time.sleep(0.3)
+        assert celery_state.should_stop is None  # the task is at work on it
+        task.busy = False
+        help_.poll(lambda: celery_state.should_stop == 0, what="the restart")
+    finally:
+        ended.set()
+        watch.join()
+        celery_state.reset_state()
+        celery_state.should_stop = None
