@@ -70,7 +70,7 @@ class FleetStatus:
                 f"{run.waiting:,} waiting, of {run.shards:,}"
             )
         for card in self.workers:
-            work = f"shard {card.shard} of run {card.run_id[:12]}" if card.run_id is not None else "idle"
+            work = f"shard {card.shard} of run {card.run_id[:12]}" if card.run_id is not None else "quiet hours" if card.resting else "idle"
             notes = [f"holds {card.model}" if card.model else "holds no model"]
             notes += [f"takes only {', '.join(card.models)}"] if card.models else []
             notes += [f"left shards of {card.refused} to others"] if card.refused and card.run_id is None else []

@@ -32,11 +32,12 @@ class WorkerSettings:
     models: tuple[str, ...] = ()
     name: str | None = None
     roots: tuple[Path, ...] = ()
+    quiet_hours: str = ""
 
     def words(self) -> list[str]:
         """The settings as options of `python -m worker.main`."""
         words = [f"--lease-seconds={self.lease_seconds}", f"--stall-timeout={self.stall_seconds}", f"--drain-seconds={self.drain_seconds}"]
-        words += [f"--shared={root}" for root in self.roots]
+        words += [f"--shared={root}" for root in self.roots] + ([f"--quiet-hours={self.quiet_hours}"] if self.quiet_hours else [])
         return words + [f"--model={model}" for model in self.models] + ([f"--name={self.name}"] if self.name else [])
 
 

@@ -33,6 +33,7 @@ class WorkerCard(Wire):
         model: name of the model that its engine holds, or None before the first.
         models: names of the models that it may load; none means any.
         refused: the model of the last message that it had to leave to others, or None.
+        resting: whether it takes no shard because of its quiet hours.
         keeps: runs that it feeds because their coordinator is away.
     """
 
@@ -42,11 +43,12 @@ class WorkerCard(Wire):
     model: str | None
     models: tuple[str, ...]
     refused: str | None
+    resting: bool
     keeps: tuple[str, ...]
 
     def takes(self, model: str) -> bool:
-        """Whether the worker may load a model."""
-        return not self.models or model in self.models
+        """Whether the worker may load a model now."""
+        return not self.resting and (not self.models or model in self.models)
 
 
 class Fleet:

@@ -24,12 +24,15 @@ from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
 from worker.keeper import Keeper
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
+from worker.quiet_hours import QuietHours
 from worker.redis_client import masked, password_of
 from worker.task import ShardTask
 
 BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
 END_SECONDS = 5.0  # from giving up to a forced end
 NO_ENGINE = 3  # exit code of a worker whose engine does not start
+NO_QUIET_HOURS = QuietHours()
+REST_SECONDS = 5.0  # between two looks at the clock in quiet hours
 IDLE_SECONDS = 5.0  # with a message reserved and nothing in work, after which the consumer is taken for stuck
 RESTART_SECONDS = 1.0  # between two lives of the Celery part
 
@@ -51,6 +54,7 @@ def run_worker(
     drain_seconds: float = DRAIN_SECONDS,
     models: tuple[str, ...] = (),
     roots: tuple[Path, ...] = (),
+    quiet_hours: QuietHours = NO_QUIET_HOURS,
     level: int = logging.INFO,
 ) -> int:
     """Serve shards until SIGTERM or SIGINT; call it from the main thread.
@@ -66,6 +70,7 @@ def run_worker(
         drain_seconds: how long the first signal lets a shard go on.
         models: names of the models that it may load; none means any. Shards of others are left to other workers.
         roots: folders below which it may land parts itself.
+        quiet_hours: local times at which it takes no shard; what it has when they begin it finishes.
         level: logging level.
 
     Returns:
@@ -91,7 +96,7 @@ def run_worker(
         lease_seconds=lease_seconds,
         stall_seconds=stall_seconds,
     )
-    threading.Thread(target=_watch_consumer, args=(task, ending), name="consumer-watch", daemon=True).start()
+    threading.Thread(target=_watch_consumer, args=(task, ending, quiet_hours), name="consumer-watch", daemon=True).start()
     keeper = Keeper(broker_url, app, task.card, lease_seconds=lease_seconds)
     threading.Thread(target=keeper.run, args=(ending.wait, ending.is_set), name="keeper", daemon=True).start()
     ending.watch(task, engine, keeper, parent=die_with_parent)
@@ -99,8 +104,12 @@ def run_worker(
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
     try:
         while not ending.is_set():
+            task.resting = quiet_hours.include(time.localtime())
+            if task.resting:
+                ending.wait(REST_SECONDS)
+                continue
             _serve(app)
-            if not ending.is_set():
+            if not ending.is_set() and not quiet_hours.include(time.localtime()):
                 # A payload that is no message kills Celery's consumer; the engine and its model stay.
                 logger.warning("the consumer ended by itself; it starts again in %.0f s", RESTART_SECONDS)
                 ending.wait(RESTART_SECONDS)
@@ -135,11 +144,16 @@ def _register(app: Celery, task: ShardTask) -> None:
         return task(message)
 
 
-def _watch_consumer(task: ShardTask, ending: "_Ending") -> None:
-    """Restart a consumer that holds a message which never reaches the task: Celery's thread pool swallows what is raised on the way."""
+def _watch_consumer(task: ShardTask, ending: "_Ending", quiet_hours: QuietHours = NO_QUIET_HOURS) -> None:
+    """Stop the consumer when quiet hours begin, and restart one that holds a message which never reaches the task.
+
+    Celery's thread pool swallows what is raised on the way from the queue to the task.
+    """
     idle_since, calls = time.monotonic(), 0
     while not ending.is_set():
         ending.wait(0.5)
+        if quiet_hours.include(time.localtime()):
+            celery_state.should_stop = 0
         if task.busy or task.calls != calls or not celery_state.reserved_requests:
             idle_since, calls = time.monotonic(), task.calls
         elif time.monotonic() - idle_since > IDLE_SECONDS:
@@ -260,6 +274,7 @@ def main() -> None:
     parser.add_argument("--stall-timeout", type=float, default=STALL_SECONDS)
     parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS)
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--quiet-hours", type=QuietHours.parse, default=NO_QUIET_HOURS)
     parser.add_argument("--shared", action="append", type=Path, default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
@@ -274,6 +289,7 @@ def main() -> None:
         drain_seconds=arguments.drain_seconds,
         models=tuple(arguments.model),
         roots=tuple(arguments.shared),
+        quiet_hours=arguments.quiet_hours,
     )
     sys.exit(code)
 

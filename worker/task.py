@@ -40,6 +40,7 @@ class ShardTask:
     Attributes:
         busy: whether a message is in work.
         calls: messages so far.
+        resting: set while the worker keeps its quiet hours; for its card.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ShardTask:
         self._ledger: Ledger | None = None
         self.busy = False
         self.calls = 0
+        self.resting = False
 
     def __call__(self, data: object) -> str:
         """Work on the shard that a message names; never raises for what a message, a shard or an outage can cause.
@@ -117,6 +119,7 @@ class ShardTask:
             model=self._model,
             models=self._models,
             refused=self._refused,
+            resting=self.resting,
             keeps=keeps,
         )
 

@@ -6,6 +6,15 @@ import click
 
 from producer.run_options import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
+from worker.quiet_hours import QuietHours
+
+
+def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        QuietHours.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
 
 
 @click.group(invoke_without_command=True, short_help="Serve runs from a broker, on this machine.")
@@ -26,6 +35,7 @@ from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
     type=click.Path(path_type=Path, file_okay=False),
     help="A folder that the coordinator sees under the same name: parts of `--shared` runs below it are written here and now; repeatable.",
 )
+@click.option("--quiet-hours", metavar="H-H", default="", callback=_hours, help="Local times without work, such as 9-17 or 22:30-6,12-13.")
 @click.option(
     "--stall-timeout",
     type=click.FloatRange(0.0),
@@ -50,6 +60,7 @@ def worker(
     workers: int,
     models: tuple[str, ...],
     shared: tuple[Path, ...],
+    quiet_hours: str,
     stall_timeout: float,
     drain_timeout: float,
     lease_seconds: float,
@@ -72,7 +83,7 @@ def worker(
 
     set_up_logging(broker)
     named = tuple(model for text in models for model in text.split(",") if model)
-    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared)
+    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared, quiet_hours)
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
 
 
