@@ -7,6 +7,7 @@ import click
 
 from producer.commands.demo import demo
 from producer.commands.diff import diff
+from producer.commands.distill import distill
 from producer.commands.doctor import doctor
 from producer.commands.export import export
 from producer.commands.fleet import cancel, pause, resume, status
@@ -28,7 +29,7 @@ SECTIONS = {
     "Use several machines": (submit, worker, watch, status, pause, resume, cancel),
     "Look at a dataset": (report, show, export, diff, manifest),
     "Trust and speed": (verify, doctor, tune),
-    "Models": (model,),
+    "Models": (model, distill),
 }
 """The commands as `--help` lists them."""
 
