@@ -27,6 +27,9 @@ CONFIGS = {
     "both filters": SamplerConfig(temperature=1.3, top_p=0.9, top_k=4),
     "penalties": SamplerConfig(presence_penalty=1.0, frequency_penalty=0.7),
     "penalties and filters": SamplerConfig(temperature=0.8, top_p=0.9, presence_penalty=-0.8, frequency_penalty=0.5),
+    "min-p": SamplerConfig(temperature=0.9, min_p=0.15),
+    "repetition and bias": SamplerConfig(repetition_penalty=1.6, logit_bias={"4": 1.0, "1": -0.5}),
+    "minimum of tokens": SamplerConfig(temperature=0.8, min_tokens=2, logit_bias={"1": 1.5}),
     "greedy": SamplerConfig(temperature=0.0),
 }
 
@@ -41,7 +44,9 @@ def enumerate_completions(folder: Path, config: SamplerConfig) -> dict[tuple[int
         longer: dict[tuple[int, ...], float] = {}
         for prefix, probability in open_prefixes.items():
             logits = np.array(model(mx.array([[*prompt, *prefix]]))[0, -1])
-            for token, p in enumerate(distribution_from_logits(logits, config, Counter(prefix))):
+            forbidden = [END] if len(prefix) < config.min_tokens else []
+            distribution = distribution_from_logits(logits, config, Counter(prefix), prompt_ids=prompt, forbidden=forbidden)
+            for token, p in enumerate(distribution):
                 if p > 0:
                     (finished if token == END or len(prefix) == TOKENS - 1 else longer)[*prefix, token] = probability * float(p)
         open_prefixes = longer

@@ -14,10 +14,11 @@ CONFIGS = [
     SamplerConfig(temperature=0.0),
     SamplerConfig(temperature=0.9, top_p=0.9, top_k=50),
     SamplerConfig(presence_penalty=0.5, frequency_penalty=0.5),
+    SamplerConfig(min_p=0.05, repetition_penalty=1.3, logit_bias={"7": 3.0, "1": 4.0}, min_tokens=5),
 ]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "filters", "penalties"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "filters", "penalties", "adjustments"])
 @pytest.mark.parametrize("depth", [0, 3])
 def test_the_reference_decides_what_the_engine_commits(agreeing_pair: tuple[Path, Path], config: SamplerConfig, depth: int) -> None:
     spec = make_spec(*agreeing_pair, depth=depth, sampler=config, max_tokens=12)

@@ -177,11 +177,13 @@ class Cohort:
         self._pending[slot] = 0
 
     def _row_batch(self) -> RowBatch:
+        config = self._sampler.config
         return RowBatch.of(
             keys=[row.request.key if row is not None else 0 for row in self.rows],
             positions=[len(row.token_ids) if row is not None else 0 for row in self.rows],
             active=[row is not None for row in self.rows],
-            token_counts=[row.counts if row is not None else {} for row in self.rows] if self._sampler.config.has_penalties else None,
+            token_counts=[row.counts if row is not None else {} for row in self.rows] if config.has_penalties else None,
+            prompt_ids=[row.prompt_tokens if row is not None else [] for row in self.rows] if config.reads_prompt else None,
         )
 
     def _evaluate(self) -> None:

@@ -163,7 +163,8 @@ class MTPEngine:
 
     def _sampler(self, spec: RunSpec) -> BatchedSampler:
         kind = SharedNoiseSampler if spec.coupling == "shared-noise" else BatchedSampler
-        return kind(spec.sampler, self._trunk.vocab_size, self._head.draft_ids if self._head is not None else None)
+        draft_ids = self._head.draft_ids if self._head is not None else None
+        return kind(spec.sampler, self._trunk.vocab_size, draft_ids, end_ids=sorted(self._trunk.eos_ids))
 
     def begin(self, spec: RunSpec, request: Request, wrap: Callable[[BatchedSampler], BatchedSampler]) -> tuple[Cohort, Row]:
         """A cohort that decodes one request and nothing else, with its sampler wrapped.

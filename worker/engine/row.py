@@ -14,6 +14,7 @@ class Row:
     Attributes:
         request: what is being completed.
         prompt_ids: the encoded prompt, at least one token.
+        prompt_tokens: its distinct tokens, for the repetition penalty.
         token_ids: committed completion tokens, the stop token included.
         counts: occurrences of every committed token, for penalties.
         finish_reason: stop or length once the row is done, else None.
@@ -24,6 +25,7 @@ class Row:
     ) -> None:
         self.request = request
         self.prompt_ids = prompt_ids
+        self.prompt_tokens = sorted(set(prompt_ids))
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.counts: Counter[int] = Counter()

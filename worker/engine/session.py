@@ -89,12 +89,16 @@ class Session:
         position = len(self._row.token_ids) + place
         drafts = [int(step.tokens[0]) for step in tap.steps]
         counts = self._row.counts + Counter(drafts[:place])
-        p = distribution_from_logits(tap.verify_logits[place], self._config, counts)
+        adjustments = {
+            "prompt_ids": self._row.prompt_tokens,
+            "forbidden": tap.end_ids if position < self._config.min_tokens else [],
+        }
+        p = distribution_from_logits(tap.verify_logits[place], self._config, counts, **adjustments)
         if place == len(drafts):
             token = sample_from_distribution(p, PositionRandom(self._key, position, (Purpose.CORRECTION,)))
             decision = SpeculativeDecision(accepted=False, token_id=token, accept_probability=0.0)
         else:
-            q = distribution_from_logits(tap.draft_logits[place], self._config, counts)
+            q = distribution_from_logits(tap.draft_logits[place], self._config, counts, **adjustments)
             decision = verify_one_token(p, q, drafts[place], PositionRandom(self._key, position))
         self._position += 1
         if not decision.accepted:
@@ -130,7 +134,7 @@ class _TappedSampler(BatchedSampler):
     """The engine's sampler, with a look at slot 0's logits on their way."""
 
     def __init__(self, inner: BatchedSampler) -> None:
-        super().__init__(inner.config, inner.vocab_size, inner.draft_ids)
+        super().__init__(inner.config, inner.vocab_size, inner.draft_ids, end_ids=inner.end_ids)
         self.clear()
 
     def clear(self) -> None:
