@@ -40,8 +40,7 @@ def examine(folder: Path, broker_url: str | None, on_check: OnCheck = lambda _: 
         EngineError: the engine did not even say what machine this is.
     """
     backend, checks = _engine_part(on_check)
-    for name, work, meaning in _host_plan(folder, broker_url):
-        check = _run(name, work, meaning)
+    for check in host_checks(folder, broker_url):
         checks.append(check)
         on_check(check)
     return Certificate(backend=backend, versions=versions(), checks=tuple(checks))
@@ -84,12 +83,13 @@ def _engine_part(on_check: OnCheck) -> tuple[Backend, list[Check]]:
     return backend, checks
 
 
-def _host_plan(folder: Path, broker_url: str | None) -> Iterator[tuple[str, Callable[[], str], str]]:
-    yield "embedded broker", _embedded_broker, "runs need --broker URL: the embedded one does not work here"
+def host_checks(folder: Path, broker_url: str | None) -> Iterator[Check]:
+    """Broker, disk and clock, one after the other; arguments as in `examine`."""
+    yield _run("embedded broker", _embedded_broker, "runs need --broker URL: the embedded one does not work here")
     if broker_url is not None:
-        yield "broker", lambda: _given_broker(broker_url), "workers and runs cannot meet there"
-    yield "disk", lambda: _disk(folder), "part files cannot be landed there"
-    yield "clock", _clock, "leases, logs and waiting times are wrong; rows are not"
+        yield _run("broker", lambda: _given_broker(broker_url), "workers and runs cannot meet there")
+    yield _run("disk", lambda: _disk(folder), "part files cannot be landed there")
+    yield _run("clock", _clock, "leases, logs and waiting times are wrong; rows are not")
 
 
 def _run(name: str, work: Callable[[], str], meaning: str) -> Check:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from producer.doctor import certificate_text
+import pytest
+
+from producer.doctor import certificate_text, host_checks
 from schemas.certificate import Certificate, Check
 from schemas.profile import Backend
 
@@ -28,10 +30,23 @@ def test_this_machine_is_certified_and_later_manifests_say_so(specmill: Any, pro
     assert specmill("verify", "out", "--quiet").returncode == 0
 
 
-def test_a_broker_that_is_not_there_fails_the_checkup_with_its_meaning(specmill: Any, tmp_path: Path) -> None:
-    done = specmill("doctor", "--quiet", "--broker", "redis://:secret@127.0.0.1:1/0", SPECMILL_CACHE=str(tmp_path / "cache"))
-    assert (done.returncode, "secret" in done.stdout + done.stderr, "NOT certified" in done.stdout) == (1, False, True)
-    assert "what it means: workers and runs cannot meet there" in done.stdout
+def test_a_broker_that_is_not_there_fails_its_check_alone_and_no_password_is_shown(tmp_path: Path) -> None:
+    checks = list(host_checks(tmp_path, "redis://:secret@127.0.0.1:1/0"))
+    assert [(check.name, check.passed) for check in checks] == [
+        ("embedded broker", True),
+        ("broker", False),
+        ("disk", True),
+        ("clock", True),
+    ]
+    text = certificate_text(Certificate(BACKEND, {}, tuple(checks)))
+    assert "NOT certified" in text
+    assert "what it means: workers and runs cannot meet there" in text
+    assert "secret" not in text
+
+
+def test_a_full_disk_fails_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("producer.doctor.FREE_BYTES", 1 << 62)
+    assert [check.name for check in host_checks(tmp_path, None) if not check.passed] == ["disk"]
 
 
 def test_the_digest_is_of_verdicts_and_not_of_times() -> None:
