@@ -3,6 +3,8 @@
 import os
 import secrets
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from worker.redis_client import masked
 USER = "specmill"
 PASSWORD_VARIABLE = "SPECMILL_MONITOR_PASSWORD"
 COLUMNS = "name,args,state,result,runtime,worker"
+LEAVE_SECONDS = 5.0
 _SAVE_MILLISECONDS = 30_000
 
 
@@ -47,7 +50,15 @@ def run_monitor(broker_url: str, address: str, port: int, folder: Path | None, s
     say(f"user {USER}, password {'as in ' + PASSWORD_VARIABLE if given else password + '  (shown this once)'}; Ctrl-C ends it")
     arguments = [f"--address={address}", f"--port={port}", "--read_only=true", f"--conf={config}", f"--tasks_columns={COLUMNS}"]
     arguments += ["--persistent=true", f"--db={folder / 'history'}", f"--state_save_interval={_SAVE_MILLISECONDS}", "--logging=warning"]
+    threading.Thread(target=_leave_in_time, name="leave", daemon=True).start()
     make_app(broker_url).start(["--quiet", "flower", *arguments])
+
+
+def _leave_in_time() -> None:
+    """End the process soon after its main thread: while the broker is away, Flower's own threads would hold it for ever."""
+    threading.main_thread().join()
+    time.sleep(LEAVE_SECONDS)
+    os._exit(0)
 
 
 def _check_port(address: str, port: int) -> None:

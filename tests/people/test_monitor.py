@@ -1,6 +1,7 @@
 """`specmill monitor`: the real Flower on a real broker, closed to whoever has no password."""
 
 import base64
+import contextlib
 import os
 import socket
 import subprocess
@@ -46,7 +47,8 @@ def answer(port, path, password=None, method="GET"):
 @pytest.fixture
 def monitor(tmp_path):
     (tmp_path / "flowerconfig.py").write_text("raise SystemExit('ran a file of the folder that the user is in')")
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(tmp_path / "broker"))
         port = free_port()
         command = [sys.executable, "-P", "-m", "producer.cli", "monitor", "--port", str(port), "--state", str(tmp_path / "state")]
         environment = {**os.environ, "SPECMILL_BROKER": broker.url, "PYTHONUNBUFFERED": "1"}
@@ -60,8 +62,12 @@ def monitor(tmp_path):
                 assert time.monotonic() < deadline, log.read_text()
             yield process, port, log.read_text(), tmp_path
         finally:
+            stack.close()  # the broker leaves first
             process.terminate()
-            process.wait(timeout=20)
+            try:
+                process.wait(timeout=30)
+            finally:
+                process.kill()
 
 
 def test_flower_is_on_loopback_read_only_and_behind_a_password_that_is_printed_once(monitor):
