@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from producer.run_summary import RunSummary
+from producer.sampler_text import drafter_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.run_spec import ModelRef
 
@@ -21,7 +22,6 @@ def dataset_card(manifest: Manifest, summary: RunSummary, command: str) -> str:
         command: the shell command that creates it again.
     """
     spec = manifest.spec
-    sampler = spec.sampler
     profile = spec.profile
     backends = sorted(
         {f"{b.chip} ({b.device}, mlx {b.mlx}{', ' + b.blas if b.blas else ''})" for b in (s.backend for s in manifest.shards)}
@@ -42,9 +42,8 @@ def dataset_card(manifest: Manifest, summary: RunSummary, command: str) -> str:
         numbers.append(("calibration z", f"{summary.z:+.3f} (accepted drafts against their expected number, in standard deviations)"))
     settings = [
         ("model", _reference(spec.model)),
-        ("MTP head", _reference(spec.head) if spec.head else "none (plain autoregressive decoding)"),
-        ("temperature, top-p, top-k", f"{sampler.temperature:g}, {sampler.top_p:g}, {sampler.top_k}"),
-        ("presence, frequency penalty", f"{sampler.presence_penalty:g}, {sampler.frequency_penalty:g}"),
+        ("drafter", drafter_text(spec)),
+        ("sampler", sampler_text(spec.sampler)),
         ("max tokens", f"{spec.max_tokens:,}"),
         ("stop strings", ", ".join(f"`{json.dumps(text, ensure_ascii=False)}`" for text in spec.stop) or "none"),
         ("prompt", "encoded as it stands" if spec.raw else "through the model's chat template"),

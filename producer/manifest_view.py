@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from producer.sampler_text import drafter_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.profile import Backend
 from schemas.run_spec import ModelRef
@@ -15,19 +16,19 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         files: also list every file of model and head with its digest.
         shards: also list every part file with its digest.
     """
-    spec, profile, sampler = manifest.spec, manifest.spec.profile, manifest.spec.sampler
+    spec, profile = manifest.spec, manifest.spec.profile
     rows, failed = sum(shard.rows for shard in manifest.shards), sum(shard.failed for shard in manifest.shards)
     lines = [
         f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {spec.shards:,} part files, {rows:,} rows, {failed:,} failed"
     ]
     lines += _reference("model", spec.model, files=files)
-    lines += _reference("head", spec.head, files=files) if spec.head is not None else ["  head       none (plain autoregressive decoding)"]
-    penalties = f", presence penalty {sampler.presence_penalty:g}, frequency penalty {sampler.frequency_penalty:g}"
+    lines += _reference("head", spec.head, files=files) if spec.head is not None else []
+    lines += _reference("draft", spec.draft_model, files=files) if spec.draft_model is not None else []
+    lines.append(f"  drafter    {drafter_text(spec)}")
     lines += [
         f"  prompts    {spec.records:,} records × {spec.samples:,} samples, sha256 {spec.prompts_digest}",
         f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}",
-        f"  sampler    temperature {sampler.temperature:g}, top-p {sampler.top_p:g}, top-k {sampler.top_k}"
-        + (penalties if sampler.has_penalties else ""),
+        f"  sampler    {sampler_text(spec.sampler)}",
         f"  budget     {spec.max_tokens:,} tokens" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
         f"  seed       {spec.seed}, coupling {spec.coupling}",
         f"  profile    {profile.slots} slots, depth {profile.depth}, {profile.dtype}, prefill chunk {profile.prefill_chunk}, "

@@ -13,7 +13,17 @@ from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
 from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
 
-SAMPLER_OPTIONS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+SAMPLER_OPTIONS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+)
 
 
 def _sampler_value(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -30,6 +40,19 @@ def _stop_texts(_context: click.Context, _parameter: click.Parameter, value: tup
         if not text or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise click.BadParameter(f"a stop string must have at least one character and be UTF-8 text; received {text!r}")
     return value
+
+
+def _logit_bias(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, float]:
+    """`ID=BIAS` each, judged by `SamplerConfig` itself."""
+    biases: dict[str, float] = {}
+    for text in value:
+        token, _, bias = text.partition("=")
+        try:
+            biases[token] = float(bias)
+        except ValueError as error:
+            raise click.BadParameter(f"must be ID=BIAS with a token id and a number in [-100, 100]; received {text!r}") from error
+    _sampler_value(context, parameter, biases)
+    return biases
 
 
 def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
@@ -61,8 +84,12 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @_sampler_option("temperature", float, "0 or less is greedy.")
 @_sampler_option("top_p", float, "Nucleus mass in (0, 1]; 1 is off.")
 @_sampler_option("top_k", int, "Most candidates kept; 0 is off.")
+@_sampler_option("min_p", float, "In [0, 1]: drops tokens less probable than this share of the most probable one; 0 is off.")
 @_sampler_option("presence_penalty", float, "In [-2, 2], for tokens that the completion already holds.")
 @_sampler_option("frequency_penalty", float, "In [-2, 2], per earlier occurrence in the completion.")
+@_sampler_option("repetition_penalty", float, "In [0.01, 100], for tokens that prompt or completion already hold; 1 is off.")
+@click.option("--logit-bias", multiple=True, metavar="ID=BIAS", callback=_logit_bias, help="Added to a token's logit; may be repeated.")
+@_sampler_option("min_tokens", int, "End tokens are impossible before this many; 0 is off.")
 @click.option(
     "--max-tokens", type=click.IntRange(1, 1_000_000), default=RunOptions.max_tokens, show_default=True, help="Completion budget."
 )

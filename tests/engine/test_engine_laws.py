@@ -9,6 +9,7 @@ from engine_support import GREEDY, PROMPTS, complete, essence, load_engine, make
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load
 
+from schemas.errors import EngineError
 from schemas.sampler import SamplerConfig
 from worker.engine.completion import Request
 
@@ -140,3 +141,9 @@ def test_max_tokens_is_exact(tiny: Models) -> None:
         for completion in run(make_spec(*tiny, max_tokens=budget)):
             assert len(completion.token_ids) == budget or completion.finish_reason == "stop"
             assert len(completion.token_ids) <= budget
+
+
+def test_a_bias_on_a_token_that_the_model_lacks_is_refused(tiny: Models) -> None:
+    spec = make_spec(*tiny, sampler=SamplerConfig(logit_bias={"300": 1.0}))
+    with pytest.raises(EngineError, match=r"logit_bias must hold tokens in \[0, 300\); received 300"):
+        run(spec)

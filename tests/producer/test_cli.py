@@ -61,6 +61,11 @@ BAD_VALUES = {
     ("--n", "0"): "0 is not in the range 1<=x<=10000",
     ("--seed", "-1"): "-1 is not in the range 0<=x<=18446744073709551615",
     ("--seed", str(2**64)): "18446744073709551616 is not in the range 0<=x<=18446744073709551615",
+    ("--min-p", "1.5"): "min_p must be in [0, 1]; received 1.5",
+    ("--repetition-penalty", "0"): "repetition_penalty must be in [0.01, 100]; received 0.0",
+    ("--logit-bias", "7"): "must be ID=BIAS with a token id and a number in [-100, 100]; received '7'",
+    ("--logit-bias", "7=101"): "logit_bias of token 7 must be in [-100, 100]; received 101.0",
+    ("--min-tokens", "-1"): "min_tokens must be an integer >= 0 (0 = off); received -1",
     ("--stop", ""): "a stop string must have at least one character and be UTF-8 text; received ''",
     ("--stop", "\udcff"): "a stop string must have at least one character and be UTF-8 text; received '\\udcff'",
     ("--slots", "257"): "257 is not in the range 1<=x<=256",
@@ -86,6 +91,8 @@ def test_a_bad_value_is_a_usage_error_with_option_interval_and_value(prompts, tm
     [
         (("--depth", 2), "--depth must be 0 without --mtp, --draft-model or --drafter lookup; received 2"),
         (("--workers", 0), "--workers 0 needs --broker"),
+        (("--drafter", "auto"), "--drafter auto needs --mtp or --draft-model"),
+        (("--mtp", "a", "--draft-model", "b"), "one of them drafts; received both"),
     ],
 )
 def test_options_that_contradict_each_other_are_usage_errors(prompts, tmp_path, words, says):

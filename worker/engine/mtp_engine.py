@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sampling.batched import BatchedSampler
 from sampling.shared_noise import SharedNoiseSampler
-from schemas.errors import ModelError, RowError
+from schemas.errors import EngineError, ModelError, RowError
 from schemas.profile import Backend, ExecutionProfile
 from schemas.progress import Tally
 from schemas.run_spec import ModelRef, RunSpec
@@ -164,7 +164,10 @@ class MTPEngine:
     def _sampler(self, spec: RunSpec) -> BatchedSampler:
         kind = SharedNoiseSampler if spec.coupling == "shared-noise" else BatchedSampler
         draft_ids = self._head.draft_ids if self._head is not None else None
-        return kind(spec.sampler, self._trunk.vocab_size, draft_ids, end_ids=sorted(self._trunk.eos_ids))
+        try:
+            return kind(spec.sampler, self._trunk.vocab_size, draft_ids, end_ids=sorted(self._trunk.eos_ids))
+        except ValueError as error:  # a token id that this model does not have
+            raise EngineError(f"the sampler does not fit {spec.model.name}: {error}") from error
 
     def begin(self, spec: RunSpec, request: Request, wrap: Callable[[BatchedSampler], BatchedSampler]) -> tuple[Cohort, Row]:
         """A cohort that decodes one request and nothing else, with its sampler wrapped.
