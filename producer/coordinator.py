@@ -203,7 +203,7 @@ class Coordinator:
         self._show_progress()
 
     def _feed(self) -> None:
-        """Keep the window full; shards of which nothing came back alive wait outside it for proof that an engine can work at all."""
+        """Keep the window full."""
         workers = max(1, len(self._workers or ()), self._tracker.workers_heard(self._issued))
         while len(self._issued) < WINDOW * workers and not self._paused:
             shard = next(self._fresh, None)
@@ -214,8 +214,6 @@ class Coordinator:
             except BaseException:
                 self._fresh = itertools.chain([shard], self._fresh)
                 raise
-        if not self._issued and self._quarantine.waiting and not self._paused:
-            self._land_waiting()
 
     def _issue(self, shard: int) -> None:
         """Hand a shard out, unless an earlier session did and its result or its worker is still there."""
@@ -237,11 +235,6 @@ class Coordinator:
         # The source may have been asked long ago, and the blob may be gone with the broker's memory.
         self._feeder.send_again(self._ledger, shard, self._shards.blob(shard))
 
-    def _land_waiting(self) -> None:
-        """Land what waited for proof that an engine can work at all."""
-        for shard in self._quarantine.take_waiting():
-            self._land_result(shard, proven=True)
-
     # What comes back.
 
     def _collect(self) -> None:
@@ -252,7 +245,7 @@ class Coordinator:
         elif entry is not None:
             self._land_result(entry)
 
-    def _land_result(self, shard: int, *, proven: bool = False) -> None:
+    def _land_result(self, shard: int) -> None:
         if shard in self._records or not 0 <= shard < self.spec.shards:
             self._ledger.settle(shard)  # a second result of a landed shard says the same
             return
@@ -266,17 +259,13 @@ class Coordinator:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unreadable: {error}"))
             return
-        if not (proven or self._quarantine.note_result(shard, table)):
-            self._issued.discard(shard)
-            return
+        self._quarantine.note_result(shard, table)
         if self._calibration is not None:
             self._calibration.check(report)
         self._land(shard, table, report)
         self._faults_in_row = 0
         if self._workers is not None:
             self._workers.note_landed(report.worker)
-        if self._quarantine.proven:
-            self._land_waiting()
 
     def _checked(self, shard: int, table: pa.Table) -> pa.Table:
         expected = self.spec.shard_records(shard) * self.spec.samples
@@ -295,13 +284,17 @@ class Coordinator:
     def _handle_fault(self, fault: Fault) -> None:
         if fault.kind == EngineCrashedError.__name__:
             logger.warning("worker %s: shard %d: %s", fault.worker, fault.shard, fault.message)
-            self._quarantine.note_death(fault.shard, f"worker {fault.worker}: {fault.message}")
+            self._quarantine.note_death(fault.shard, f"worker {fault.worker}: {fault.message}", self._ledger.attempts(fault.shard))
         elif fault.kind != RunCancelledError.__name__:  # that is a worker which was told to end
             self._faults_in_row += 1
             logger.warning("worker %s: %s: %s", fault.worker, fault.kind, fault.message)
-            if self._faults_in_row >= FAULT_LIMIT:
+            if self._faults_in_row >= FAULT_LIMIT * (10 if self._somebody_works() else 1):
                 raise fault.as_error()
         self._retry(fault.shard)
+
+    def _somebody_works(self) -> bool:
+        """Whether a shard is in work, so that one broken machine does not end a session that goes well elsewhere."""
+        return "leased" in self._ledger.states(self._issued).values()
 
     # What happens beside it.
 
@@ -339,7 +332,7 @@ class Coordinator:
         if not self._ledger.is_open():
             logger.warning("the broker has forgotten the run; everything in flight is handed out again")
             self._open_ledger()
-            self._fresh = itertools.chain(sorted(self._issued | set(self._quarantine.take_waiting())), self._fresh)
+            self._fresh = itertools.chain(sorted(self._issued), self._fresh)
             self._issued.clear()
             return
         findings = self._reconciler.look(self._issued)

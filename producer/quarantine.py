@@ -1,8 +1,8 @@
 """`Quarantine`: shards that end their engine, and whether they or the engine are to blame.
 
 A shard that ended its engine twice runs record by record, and the record that kills becomes an error row. But an engine that dies on
-everything (out of memory, a broken driver) must not turn a whole dataset into error rows. So until some engine has completed a row in
-this session, shards of which nothing came back alive wait, and a few more deaths end the session instead.
+everything (out of memory, a broken driver) must not turn a dataset into error rows. So a worker blames no record before its own engine has
+completed one, and until some shard has come back in this session, a few deaths end it.
 """
 
 import time
@@ -17,6 +17,7 @@ from schemas.run_spec import RunSpec
 from worker.feeder import CAREFUL_AFTER
 
 DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that end the session
+CAREFUL_DEATHS = 3  # what a careful attempt without a result counts for
 SPARE_ATTEMPTS = 6  # beyond two for every record, before a shard is condemned whole: whatever kills is no record
 NO_BACKEND = Backend(device="none", chip="-", mlx="-", blas="", row_invariant=True)
 
@@ -26,15 +27,13 @@ class Quarantine:
     """The suspects of a session.
 
     Attributes:
-        proven: whether an engine has completed a row in this session.
+        proven: whether a shard has come back in this session.
         last_message: what the last engine to die said.
-        waiting: shards of which no row came back alive, while nothing is proven.
         landed: shards with rows that killed their engine.
     """
 
     proven: bool = False
     last_message: str = ""
-    waiting: list[int] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
     _deaths: int = 0
     _suspects: set[int] = field(default_factory=set)
@@ -43,53 +42,26 @@ class Quarantine:
         """Whether a shard has had its chances, record by record too."""
         return attempts >= CAREFUL_AFTER + 2 * records + SPARE_ATTEMPTS
 
-    def note_death(self, shard: int, message: str, deaths: int = 1) -> None:
-        """An engine died while it had the shard.
+    def note_death(self, shard: int, message: str, attempts: int) -> None:
+        """An engine died while it had the shard, in so many attempts by now; a careful attempt means several deaths.
 
         Raises:
             EngineError: too many have died, and none has completed anything.
         """
         self.last_message = message
-        self._deaths += deaths
+        self._deaths += 1 if attempts <= CAREFUL_AFTER else CAREFUL_DEATHS
         self._suspects.add(shard)
-        self.check()
-
-    def check(self) -> None:
-        """Make sure that shards are to blame and not engines.
-
-        Raises:
-            EngineError: as `note_death`.
-        """
         if not self.proven and self._deaths >= DEATHS_LIMIT:
             raise EngineError(
                 f"the engine died in all of {self._deaths} attempts at {len(self._suspects)} shards and completed none; "
                 f"the last time: {self.last_message}"
             )
 
-    def note_result(self, shard: int, table: pa.Table) -> bool:
-        """Whether a shard's rows may land; if not, it waits.
-
-        Args:
-            shard: shard index.
-            table: its rows.
-
-        Raises:
-            EngineError: as `note_death`.
-        """
-        killers = table.column("error").combine_chunks().field("type").to_pylist().count(EngineCrashedError.__name__)
-        if killers and shard not in self.landed:
+    def note_result(self, shard: int, table: pa.Table) -> None:
+        """The rows of a shard have come back: a worker sends them only when its engine has completed something."""
+        self.proven = True
+        if EngineCrashedError.__name__ in table.column("error").combine_chunks().field("type").to_pylist():
             self.landed.append(shard)
-        self.proven = self.proven or killers < table.num_rows
-        if killers == table.num_rows and not self.proven and table.num_rows:
-            self.waiting.append(shard)
-            self.note_death(shard, self.last_message)
-            return False
-        return True
-
-    def take_waiting(self) -> list[int]:
-        """The shards that wait, to be landed now."""
-        waiting, self.waiting = self.waiting, []
-        return waiting
 
 
 def hopeless_error() -> EngineCrashedError:

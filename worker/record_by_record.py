@@ -7,10 +7,11 @@ engine was at when it died, also when the whole worker, or its machine, died wit
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import pyarrow as pa
 
-from schemas.errors import EngineCrashedError, SpecmillError
+from schemas.errors import EngineCrashedError, RunCancelledError, SpecmillError
 from schemas.profile import Backend
 from schemas.progress import Tally
 from schemas.run_spec import RunSpec
@@ -20,7 +21,7 @@ from worker.error_rows import error_rows
 from worker.ledger import Ledger
 
 CHANCES = 2  # deaths of the engine at one record, alone, before the record is an error row
-UNPROVEN_DEATHS = 6  # in a row, in a worker whose engine has completed nothing yet: then the engine is to blame
+UNPROVEN_DEATHS = 6  # in a worker whose engine has completed nothing of the run yet: then the engine is to blame
 MESSAGE = f"the engine process died {CHANCES} times while it worked on this record alone"
 
 logger = logging.getLogger(__name__)
@@ -40,36 +41,40 @@ class RecordByRecord:
             spec: the run's.
             run: completes a blob of one record; its second argument counts what the shard has so far.
             backend: where the engine runs, for a shard of which nothing can be completed.
-            proven: whether this worker's engine has ever completed anything.
+            proven: whether this worker's engine has completed anything of the run before.
         """
         self._ledger = ledger
         self._shard = shard
         self._spec = spec
         self._run = run
         self._proven = proven
-        self._deaths = 0
+        self._deaths: list[int] = []
+        self._last_death = "of records that have no chance left"
         self._sum = ShardOutcome(b"", backend, Tally(), 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
     def outcome(self, blob: bytes) -> ShardOutcome:
         """The whole shard, in order; a record that kills the engine becomes error rows.
 
         Raises:
-            EngineCrashedError: the engine dies whatever it is given.
+            EngineCrashedError: the engine dies whatever it is given, and has completed nothing of the run here; no record is blamed.
             SpecmillError: as `EngineProcess.generate`.
         """
         records = table_from_bytes(blob)
         tables = [self._rows(records.slice(record, 1), record) for record in range(records.num_rows)]
+        if not self._proven:
+            self._blame_engine()
         return replace(self._sum, rows=table_to_bytes(pa.concat_tables(tables).combine_chunks()))
 
     def _rows(self, record_blob: pa.Table, record: int) -> pa.Table:
-        while 0 < self._ledger.begin_record(self._shard, record) <= CHANCES:
+        while self._may_try(record):
             try:
                 outcome = self._run(table_to_bytes(record_blob), self._sum.tally)
             except EngineCrashedError as error:
                 logger.warning("record %d of shard %d, alone: %s", record, self._shard, error)
-                self._deaths += 1
-                if not self._proven and self._deaths >= UNPROVEN_DEATHS:
-                    raise
+                self._deaths.append(record)
+                self._last_death = str(error)
+                if not self._proven and len(self._deaths) >= UNPROVEN_DEATHS:
+                    self._blame_engine()
                 continue
             except SpecmillError:
                 self._ledger.end_record(self._shard, record)
@@ -81,6 +86,23 @@ class RecordByRecord:
         rows = error_rows(record_blob, self._spec, EngineCrashedError(MESSAGE))
         self._sum = replace(self._sum, tally=self._sum.tally + Tally(rows=rows.num_rows, failed=rows.num_rows))
         return rows
+
+    def _may_try(self, record: int) -> bool:
+        """Count the record as deadly and begin it, unless it has had its chances."""
+        begun = self._ledger.begin_record(self._shard, record)
+        if begun == 0:
+            raise RunCancelledError(f"the run of shard {self._shard} is over")
+        if begun > CHANCES:
+            self._ledger.end_record(self._shard, record)
+        return begun <= CHANCES
+
+    def _blame_engine(self) -> NoReturn:
+        for record in self._deaths:
+            self._ledger.end_record(self._shard, record)
+        raise EngineCrashedError(
+            f"the engine of this worker died {len(self._deaths)} times and has not completed a single row of this run; "
+            f"the last time: {self._last_death}"
+        )
 
     def _add(self, outcome: ShardOutcome) -> None:
         before = self._sum

@@ -78,7 +78,7 @@ class ShardTask:
         self._lease_seconds = lease_seconds
         self._stall_seconds = stall_seconds
         self._failed_starts = 0
-        self._proven = False
+        self._proven_in: str | None = None  # the run in which this worker's engine has completed a row
         self._backend: Backend | None = None
         self._beat = 0
         self._faults_in_row = 0
@@ -193,13 +193,14 @@ class ShardTask:
                 job.load()
                 self._failed_starts, self._model = 0, spec.model.name
                 careful = ledger.is_careful(lease.shard)
-                outcome = job.careful(blob, ledger, proven=self._proven) if careful else job.whole(blob)
+                outcome = job.careful(blob, ledger, proven=self._proven_in == spec.run_id) if careful else job.whole(blob)
             except RunCancelledError as error:
                 if lease.lost:
                     raise LeaseLostError(f"another worker holds shard {lease.shard}, or it has landed") from error
                 raise
         self._backend = outcome.backend
-        self._proven = self._proven or outcome.tally.rows > outcome.tally.failed
+        if outcome.tally.rows > outcome.tally.failed:
+            self._proven_in = spec.run_id
         return outcome
 
     def _land(self, ledger: Ledger, lease: Lease, spec: RunSpec, outcome: ShardOutcome, report: AttemptReport) -> None:

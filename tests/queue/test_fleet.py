@@ -159,7 +159,9 @@ def test_shards_wait_visibly_for_a_worker_that_may_take_their_model(
             seen.append(text)
             group(1, models=("scripted", "more"))
 
-    manifest = Coordinator(spec, tmp_path / "out", broker.url, session.MadeUpShards(spec), act, lease_seconds=session.LEASE_SECONDS).run()
+    shards, deadline = session.MadeUpShards(spec), time.monotonic() + 60
+    coordinator = Coordinator(spec, tmp_path / "out", broker.url, shards, act, lease_seconds=session.LEASE_SECONDS)
+    manifest = coordinator.run(lambda: time.monotonic() > deadline)
     assert manifest.status == "complete"
     assert "takes only other" in seen[0]
 
