@@ -3,14 +3,15 @@
 Run: python bench/mutations.py [--samples 16000]
 
 Each mutant is the real engine with one deliberate fault, on a tiny random model of 6 tokens at T = 1 and depth 2. Its completions (of up to
-3 tokens) are handed to three checks in growing prefixes, until one fires:
+3 tokens) are handed to the checks in growing prefixes, until one fires:
 
+    decisions    doctor's comparison of the batched sampler with the float64 reference, decision by decision; it judges about 600 drafts
     sequences    doctor's G-test of whole completions against exact enumeration
     calibration  every run's own accepted drafts against their acceptance probabilities
     surprise     verify's teacher forcing: log p of the tokens against its expectation, with the honest target
     logprob_sum  verify's teacher forcing: the row's own logprob_sum against the honest target's
 
-It prints a Markdown table of completion tokens; `-` is: not within all samples.
+It prints a Markdown table of completion tokens; `-` is: not within all samples. `decisions` does not count tokens: it fires or it does not.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from sampling import SamplerConfig, batched  # noqa: E402
 from sampling.counter_rng import Purpose  # noqa: E402
 from sampling.g_test import FALSE_ALARM, chance_of  # noqa: E402
 from schemas.profile import ExecutionProfile  # noqa: E402
-from worker.engine.checkup import PROMPT, TOKENS, TinyEngine, enumerate_completions  # noqa: E402
+from worker.engine.checkup import PROMPT, TOKENS, TinyEngine, decisions, enumerate_completions  # noqa: E402
 from worker.engine.completion import Completion  # noqa: E402
 from worker.engine.static_cache import StaticCache  # noqa: E402
 
@@ -182,12 +183,16 @@ def main() -> None:
         tiny = TinyEngine(Path(folder), vocab_size=6, hidden=16)
         spec = tiny.spec(SamplerConfig(), TOKENS, PROFILE)
         expected = enumerate_completions(tiny.engine(spec).trunk, SamplerConfig())
-        print("| fault | " + " | ".join(CHECKS) + " |\n|---|" + "---:|" * len(CHECKS))
+        print("| fault | decisions | " + " | ".join(CHECKS) + " |\n|---|---|" + "---:|" * len(CHECKS))
         for name, mutate in MUTANTS.items():
             with mutate():
+                caught = "-" if decisions()[0] else "caught"
                 completions = tiny.complete(spec, [PROMPT], samples)
             found = first_failures(tiny, completions, expected)
-            print(f"| {name} | " + " | ".join("-" if found[check] is None else f"{found[check]:,}" for check in CHECKS) + " |", flush=True)
+            print(
+                f"| {name} | {caught} | " + " | ".join("-" if found[check] is None else f"{found[check]:,}" for check in CHECKS) + " |",
+                flush=True,
+            )
         total = sum(len(completion.token_ids) for completion in completions)
         print(f"\n{samples:,} completions, {total:,} tokens for each fault.")
 

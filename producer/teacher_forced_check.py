@@ -34,9 +34,8 @@ class Tolerance:
     @classmethod
     def of(cls, spec: RunSpec) -> "Tolerance":
         """The tolerance for a run's dtype and filters."""
-        filtered = spec.sampler.top_p < 1.0 or spec.sampler.top_k > 0
         dtype = spec.profile.dtype
-        return cls(_FILTER_FLIP if filtered else _ROUNDING, _PER_TOKEN[dtype], _EDGE[dtype])
+        return cls(_FILTER_FLIP if spec.sampler.filters else _ROUNDING, _PER_TOKEN[dtype], _EDGE[dtype])
 
     def logprob_sum(self, tokens: int) -> float:
         """Nats by which the log-probability of so many tokens may differ."""

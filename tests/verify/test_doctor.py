@@ -20,7 +20,7 @@ def test_this_machine_is_certified_and_later_manifests_say_so(specmill: Any, pro
     assert (done.returncode, certificate.passed) == (0, True), done.stdout + done.stderr
     names = [check.name for check in certificate.checks]
     assert names == [
-        *("oracle", "random words", "draws", "sequences", "company", "shapes", "threads"),
+        *("oracle", "random words", "decisions", "draws", "sequences", "company", "shapes", "threads"),
         *("embedded broker", "disk", "clock"),
     ]
     assert sum(check.seconds for check in certificate.checks) < 120

@@ -19,6 +19,9 @@ CONFIGS = {
     "plain": SamplerConfig(),
     "greedy": SamplerConfig(temperature=0.0),
     "filters": SamplerConfig(temperature=0.9, top_p=0.8, top_k=40),
+    "all settings": SamplerConfig(
+        temperature=0.9, top_p=0.9, min_p=0.01, repetition_penalty=1.2, frequency_penalty=0.3, logit_bias={"7": 2.0}, min_tokens=5
+    ),
     "penalties": SamplerConfig(temperature=0.8, top_p=0.95, presence_penalty=0.6, frequency_penalty=-0.4),
 }
 PROMPTS = ["Tell me a story about the sea.", "2 + 2 = ?", "hi", "why?", "x" * 700]

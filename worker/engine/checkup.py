@@ -17,9 +17,18 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from sampling import SamplerConfig, distribution_from_logits, speculative_output_marginal
-from sampling.batched import BatchedSampler
-from sampling.counter_rng import Purpose, row_key, threefry2x32
+from sampling import (
+    PositionRandom,
+    Purpose,
+    SamplerConfig,
+    distribution_from_logits,
+    row_key,
+    sample_from_distribution,
+    speculative_output_marginal,
+    threefry2x32,
+    verify_one_token,
+)
+from sampling.batched import BatchedSampler, DraftStep
 from sampling.g_test import FALSE_ALARM, chance_of
 from sampling.rows import RowBatch
 from sampling.threefry_mlx import threefry2x32 as threefry2x32_on_device
@@ -85,6 +94,41 @@ def draws() -> Finding:
         tokens = BatchedSampler(config, vocab).draft(mx.broadcast_to(mx.array(logits), (rows, vocab)), batch).tokens
         chances.append(chance_of(np.bincount(tokens, minlength=vocab), distribution_from_logits(logits, config)))
     return min(chances) > FALSE_ALARM, f"G-tests of {rows:,} draws: chances {', '.join(f'{chance:.2g}' for chance in chances)}"
+
+
+def decisions() -> Finding:
+    """Every draft, verdict and correction of the batched sampler is the one that the float64 reference takes with the same words."""
+    rows, depth, vocab = 128, 2, 200
+    rng = np.random.default_rng(3)
+    keys = [row_key(2, "decisions", sample) for sample in range(rows)]
+    batch = RowBatch.of(keys, np.zeros(rows, dtype=np.int64))
+    judged, worst = 0, 0.0
+    for config in (SamplerConfig(), SamplerConfig(temperature=0.7, top_p=0.9), SamplerConfig(temperature=1.2, top_k=8)):
+        target = rng.normal(0, 2, (rows, depth + 1, vocab)).astype(np.float32)
+        draft = (target + rng.normal(0, 1, target.shape)).astype(np.float32)
+        sampler = BatchedSampler(config, vocab)
+        steps: list[DraftStep] = []
+        for place in range(depth):
+            steps.append(sampler.draft(mx.array(draft[:, place]), batch, steps))
+        block = sampler.verify(mx.array(target), batch, steps)
+        for row, key in enumerate(keys):
+            for place in range(depth + 1):
+                p = distribution_from_logits(target[row, place], config)
+                if place == depth:
+                    expected, accepted = sample_from_distribution(p, PositionRandom(key, place, (Purpose.CORRECTION,))), False
+                else:
+                    q = distribution_from_logits(draft[row, place], config)
+                    token = sample_from_distribution(q, PositionRandom(key, place, (Purpose.DRAFT,)))
+                    decision = verify_one_token(p, q, token, PositionRandom(key, place))
+                    expected, accepted = decision.token_id, decision.accepted
+                    worst = max(worst, abs(decision.accept_probability - float(block.accept_probabilities[row, place])))
+                    judged += 1
+                if int(block.tokens[row, place]) != expected or accepted != (place < block.accepted[row]):
+                    name = f"T={config.temperature:g}, top-p {config.top_p:g}, top-k {config.top_k}"
+                    return False, f"{name}: row {row}, place {place}: {block.tokens[row, place]}, and the reference says {expected}"
+                if not accepted:
+                    break
+    return worst < 1e-4, f"{judged:,} drafts judged as the float64 reference judges them, α within {worst:.0e}"
 
 
 class TinyEngine:
@@ -270,6 +314,7 @@ def main() -> None:
         plan: list[tuple[str, Callable[[], Finding], str]] = [
             ("oracle", oracle, "the sampling arithmetic is wrong here: no row can be trusted"),
             ("random words", known_answers, "seeds give other draws than elsewhere: rows cannot be made again"),
+            ("decisions", decisions, "drafts are judged by other numbers than those they were drawn from: no row can be trusted"),
             ("draws", draws, "tokens are not drawn from their distribution: no row can be trusted"),
             ("sequences", lambda: sequences(small), "speculation changes what is generated: no row can be trusted"),
             ("company", lambda: company(large), "a row depends on what else runs: verify by --teacher-forced only"),

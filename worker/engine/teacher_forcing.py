@@ -36,7 +36,7 @@ def score_rows(trunk: Trunk, spec: RunSpec, rows: pa.Table, on_row: Callable[[],
     Returns:
         A table of `SCORES`, in the order of the rows.
     """
-    sampler = BatchedSampler(spec.sampler, trunk.vocab_size)
+    sampler = BatchedSampler(spec.sampler, trunk.vocab_size, end_ids=sorted(trunk.eos_ids))
     scored: list[dict[str, Any]] = []
     for request, token_ids in zip(requests_from_blob(rows, spec), rows.column("token_ids").to_pylist(), strict=True):
         on_row()
@@ -85,5 +85,5 @@ def _score_tokens(trunk: Trunk, sampler: BatchedSampler, chunk: int, prompt_ids:
     for start in range(0, len(tokens), POSITIONS):
         end = min(start + POSITIONS, len(tokens))
         logits = trunk.logits(trunk.norm(hidden[start:end]))
-        parts.append(score_tokens(sampler, logits, tokens[start:end], Counter(tokens[:start].tolist())))
+        parts.append(score_tokens(sampler, logits, tokens[start:end], Counter(tokens[:start].tolist()), prompt_ids))
     return parts
