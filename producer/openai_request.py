@@ -15,6 +15,10 @@ SAMPLING = {
     "top_k": "top_k",
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "min_tokens": "min_tokens",
     "max_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
     "n": "samples",
@@ -28,7 +32,6 @@ _ZEROES: dict[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "functions": ([],),
-    "logit_bias": ({},),
     "top_logprobs": (0,),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -87,7 +90,11 @@ def _checked(name: str, value: object) -> object:
         if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
             raise InputError(f"body.stop must be text or a list of texts, none empty; received {kind(value)}")
         return tuple(texts)
-    whole = name in ("top_k", "max_tokens", "max_completion_tokens", "n", "seed")
+    if name == "logit_bias":
+        if not isinstance(value, dict):
+            raise InputError(f"body.logit_bias must be an object; received {kind(value)}")
+        return value
+    whole = name in ("min_tokens", "top_k", "max_tokens", "max_completion_tokens", "n", "seed")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise InputError(f"body.{name} must be {'an integer' if whole else 'a number'}; received {kind(value)}")
     return value if whole else float(value)

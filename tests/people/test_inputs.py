@@ -325,8 +325,9 @@ def test_lines_that_ask_for_different_sampling_are_refused_unless_the_user_decid
 BAD_REQUESTS = {
     '{"tools": [{"type": "function"}]}': "body.tools is not supported",
     '{"response_format": {"type": "json_object"}}': "body.response_format is not supported",
-    '{"logit_bias": {"5": 1}}': "body.logit_bias is not supported",
-    '{"min_p": 0.1}': "body.min_p is not supported",
+    '{"logit_bias": [1]}': "body.logit_bias must be an object; received a list",
+    '{"top_a": 0.1}': "body.top_a is not supported",
+    '{"min_p": "low"}': "body.min_p must be a number; received text",
     '{"temperature": "hot"}': "body.temperature must be a number; received text",
     '{"max_tokens": 1.5}': "body.max_tokens must be an integer; received a number",
     '{"n": true}': "body.n must be an integer; received a boolean",
