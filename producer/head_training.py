@@ -182,13 +182,15 @@ class _Session:
             untrained=untrained,
             evaluation=self._everything.evaluate(self._head, TEMPERATURES),
             points=tuple(self.trainer.progress.points),
-            vocabularies=self._vocabularies(),
+            vocabularies=tuple(self._choice(size) for size in self._sizes()),
             sampled_at=sampled_at,
             replayed_tokens_per_cycle=replay.tokens_per_cycle if replay is not None else None,
             command=self._options.command(recipe),
         )
         write_head(self._options.out, self._head, self._options.stored, made)
-        self._options.out.with_suffix(".md").write_text(card_text(self._options.out.name, made), encoding="utf-8")
+        # Times are no function of the inputs: they stand in the card and not in the file.
+        times = {size: _draft_milliseconds(self._new_head(size)) for size in self._sizes()}
+        self._options.out.with_suffix(".md").write_text(card_text(self._options.out.name, made, times), encoding="utf-8")
         return made
 
     def _make_trainer(self) -> Trainer:
@@ -209,19 +211,17 @@ class _Session:
         longest = max((self._data.corpus.sequences[i] for i in self._train[:16]), key=lambda sequence: len(sequence.ids))
         return new_head(self._trunk, draft_ids(self._ranked, size), longest.ids)
 
-    def _vocabularies(self) -> tuple[VocabularyChoice, ...]:
-        """The trained head over its own ids, half of them, and a quarter."""
-        full = self._recipe.draft_vocab or self._trunk.vocab_size
-        choices = []
-        for size in sorted({min(full, self._trunk.vocab_size) // part for part in (4, 2, 1)}):
-            if size == 0:
-                continue
-            head = self._new_head(size)
-            head.update(self._head.parameters())
-            found = self._curve.evaluate(head, [1.0])
-            at_one = found.at(1.0)
-            choices.append(VocabularyChoice(size, found.mass, at_one.overlap, at_one.tokens_per_cycle, _draft_milliseconds(head)))
-        return tuple(choices)
+    def _sizes(self) -> list[int]:
+        """The draft vocabulary's own size, half of it, and a quarter."""
+        full = min(self._recipe.draft_vocab or self._trunk.vocab_size, self._trunk.vocab_size)
+        return sorted({full // part for part in (4, 2, 1)} - {0})
+
+    def _choice(self, size: int) -> VocabularyChoice:
+        """The trained head over the most frequent ids alone."""
+        head = self._new_head(size)
+        head.update(self._head.parameters())
+        found = self._curve.evaluate(head, [1.0])
+        return VocabularyChoice(size, found.mass, found.at(1.0).overlap, found.at(1.0).tokens_per_cycle)
 
 
 def _recipe(options: TrainingOptions, checkpoint: Path, inputs: dict[str, str]) -> Recipe:

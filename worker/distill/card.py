@@ -4,8 +4,14 @@ from worker.distill.distillation import Distillation
 from worker.distill.evaluation_record import Evaluation
 
 
-def card_text(name: str, made: Distillation) -> str:
-    """The card of the head of this file name."""
+def card_text(name: str, made: Distillation, draft_milliseconds: dict[int, float]) -> str:
+    """The card of the head of this file name.
+
+    Args:
+        name: the file's name.
+        made: what the file says of itself.
+        draft_milliseconds: per size of `made.vocabularies`, how long one row's draft logits took here.
+    """
     recipe = made.recipe
     depths = range(1, recipe.depth + 1)
     trained = ", ".join(made.sources)
@@ -42,7 +48,7 @@ def card_text(name: str, made: Distillation) -> str:
         "",
         "| ids | mass | depth 1 | tokens per cycle | draft logits, one row |",
         "|---|---|---|---|---|",
-        *_vocabulary_rows(made),
+        *_vocabulary_rows(made, draft_milliseconds),
         "",
         "## How it was made",
         "",
@@ -78,10 +84,10 @@ def _acceptance_rows(evaluation: Evaluation, untrained: Evaluation) -> list[str]
     ]
 
 
-def _vocabulary_rows(made: Distillation) -> list[str]:
+def _vocabulary_rows(made: Distillation, draft_milliseconds: dict[int, float]) -> list[str]:
     return [
         f"| {choice.size:,} | {choice.mass:.2%} | {choice.overlap[0]:.3f} | {choice.tokens_per_cycle:.3f} "
-        f"| {choice.draft_milliseconds:.2f} ms |"
+        f"| {draft_milliseconds[choice.size]:.2f} ms |"
         for choice in made.vocabularies
     ]
 

@@ -20,14 +20,12 @@ class VocabularyChoice(Wire):
         mass: mean probability that the trunk gives them at temperature 1.
         overlap: by depth, at temperature 1.
         tokens_per_cycle: at temperature 1.
-        draft_milliseconds: of the logits of one row's draft, measured here.
     """
 
     size: int
     mass: float
     overlap: tuple[float, ...]
     tokens_per_cycle: float
-    draft_milliseconds: float
 
 
 @dataclass(frozen=True)
