@@ -1,14 +1,19 @@
 """`run`: a run from options to a finished dataset: plan, broker, workers, coordinator, card, summary."""
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 
 import redis
 
 from producer.broker import EmbeddedBroker
 from producer.calibration import CalibrationWatch
+from producer.certificate_file import certified_versions
 from producer.coordinator import Coordinator
 from producer.dataset_card import dataset_card, write_card
+from producer.depth_choice import best_depth, measure_depths
 from producer.local_workers import LocalWorkers, WorkerSettings
+from producer.manifest_file import write_manifest
 from producer.progress_display import Display, log_to
 from producer.run_lock import RunLock
 from producer.run_options import RunOptions
@@ -64,11 +69,13 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         lock = stack.enter_context(RunLock(options.out))
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
+        source = ShardSource(plan.source)
+        if options.auto_depth and plan.manifest is None:
+            plan = _with_measured_depth(options, plan, source, display.note)
         settings = WorkerSettings(stall_seconds=options.stall_timeout, roots=(options.out,) if options.shared else ())
         local = LocalWorkers(options.workers, broker_url, lock.folder, settings)
         workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()
-        source = ShardSource(plan.source)
         coordinator = Coordinator(
             plan.spec,
             options.out,
@@ -115,6 +122,15 @@ def _warn_of_slow_blas() -> None:
         blas.prepare()
     except ValueError as error:
         raise SpecmillError(str(error)) from error
+
+
+def _with_measured_depth(options: RunOptions, plan: RunPlan, source: ShardSource, note: Callable[[str], None]) -> RunPlan:
+    """The plan with the fastest depth, frozen in the manifest together with what was measured."""
+    trials = measure_depths(plan.spec, source.blob(0), note)
+    spec = replace(plan.spec, profile=replace(plan.spec.profile, depth=best_depth(trials)))
+    note(f"depth {spec.profile.depth} is the fastest here and stays for the whole run")
+    write_manifest(options.out, Manifest(spec=spec, status="running", versions=certified_versions(), shards=(), depth_trials=tuple(trials)))
+    return replace(plan, spec=spec)
 
 
 def _check_broker(broker_url: str) -> None:

@@ -12,6 +12,7 @@ from producer.attempts_log import AttemptsLog
 from producer.certificate_file import certified_versions
 from producer.manifest_file import read_manifest, write_manifest
 from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
+from schemas.depth_trial import DepthTrial
 from schemas.errors import LandingError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend
@@ -43,6 +44,7 @@ class RunFolder:
         self._contract = contract_digest(spec)
         self._log = AttemptsLog(out / LOG)
         self._manifest_due = 0.0
+        self._depth_trials: tuple[DepthTrial, ...] = ()
 
     def open(self) -> None:
         """Find what has landed and clear up what an earlier session left half-written.
@@ -58,6 +60,8 @@ class RunFolder:
         manifest = read_manifest(self._out)
         if manifest is not None and (differences := manifest.spec.differences(self._spec)):
             raise RunMismatchError(f"{self._out} holds another run:\n  " + "\n  ".join(differences))
+        if manifest is not None:
+            self._depth_trials = manifest.depth_trials
         parts = read_parts(self._out, self._spec)
         backends = {record.shard: record.backend for record in manifest.shards} if manifest is not None else {}
         backends |= {report.shard: report.backend for report in self._log.open()}
@@ -98,7 +102,7 @@ class RunFolder:
     def write_manifest(self, status: str) -> Manifest:
         """Write `OUT/manifest.json` and return what it says."""
         records = tuple(self.records[shard] for shard in sorted(self.records))
-        manifest = Manifest(spec=self._spec, status=status, versions=certified_versions(), shards=records)
+        manifest = Manifest(spec=self._spec, status=status, versions=certified_versions(), shards=records, depth_trials=self._depth_trials)
         started = time.monotonic()
         write_manifest(self._out, manifest)
         now = time.monotonic()

@@ -36,6 +36,7 @@ class RunOptions:
         stop: stop strings.
         slots: B.
         depth: K; None is 2 when something drafts and 0 otherwise.
+        auto_depth: measure depths before the first shard and freeze the best; `depth` is None then.
         dtype: compute dtype.
         shard_size: records per shard.
         workers: local worker processes.
@@ -71,6 +72,7 @@ class RunOptions:
     stop: tuple[str, ...] = ()
     slots: int = 16
     depth: int | None = None
+    auto_depth: bool = False
     dtype: str = "float32"
     shard_size: int = DEFAULT_SHARD_SIZE
     workers: int = 1
@@ -110,7 +112,7 @@ class RunOptions:
         words = ["specmill", "run", str(self.prompts), *map(str, self.others), "--out", str(self.out), "--model", spec.model.name]
         words += ["--mtp", spec.head.name] if spec.head is not None else []
         words += ["--draft-model", spec.draft_model.name] if spec.draft_model is not None else []
-        words += ["--drafter", spec.drafter] if spec.profile.depth > 0 else []
+        words += ["--drafter", spec.drafter] if spec.drafter in ("lookup", "auto") else []  # the others follow from what is given
         words += ["--coupling", spec.coupling] if spec.coupling != COUPLINGS[0] else []
         words += ["--temperature", repr(sampler.temperature), "--top-p", repr(sampler.top_p), "--top-k", str(sampler.top_k)]
         words += ["--presence-penalty", repr(sampler.presence_penalty), "--frequency-penalty", repr(sampler.frequency_penalty)]

@@ -60,6 +60,8 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     spec = _spec(options, source, note)
     if manifest is None:
         return RunPlan(source, spec, None)
+    if options.auto_depth:  # measured and frozen when the run began
+        spec = replace(spec, profile=replace(spec.profile, depth=manifest.spec.profile.depth))
     differences = manifest.spec.differences(spec)
     if differences:
         raise RunMismatchError(_mismatch(options, differences))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from schemas.depth_trial import DepthTrial
 from schemas.profile import Backend
 from schemas.run_spec import RunSpec
 from schemas.wire import Wire
@@ -40,12 +41,14 @@ class Manifest(Wire):
         versions: library → version, of the coordinator that wrote the file; `certificate` is the digest of what `specmill doctor` found
             there, if it was run.
         shards: landed shards in ascending order.
+        depth_trials: what `--depth auto` measured before it froze `spec.profile.depth`; empty when the depth was given.
     """
 
     spec: RunSpec
     status: str
     versions: dict[str, str]
     shards: tuple[ShardRecord, ...]
+    depth_trials: tuple[DepthTrial, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

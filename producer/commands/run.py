@@ -26,6 +26,17 @@ SAMPLER_OPTIONS = (
 )
 
 
+class DepthOrAuto(click.IntRange):
+    """A depth, or the word `auto`."""
+
+    def __init__(self) -> None:
+        super().__init__(0, MAX_DEPTH)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """`auto`, or an integer in the interval."""
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 def _sampler_value(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """One sampler option, judged by `SamplerConfig` itself."""
     try:
@@ -108,7 +119,13 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--slots", type=click.IntRange(1, MAX_SLOTS), default=ExecutionProfile.slots, show_default=True, help="Rows decoded side by side (B)."
 )
-@click.option("--depth", type=click.IntRange(0, MAX_DEPTH), show_default="2 with a drafter, else 0", help="Draft tokens per cycle (K).")
+@click.option(
+    "--depth",
+    type=DepthOrAuto(),
+    metavar=f"[0-{MAX_DEPTH}|auto]",
+    show_default="2 with a drafter, else 0",
+    help="Draft tokens per cycle (K); auto measures a few on the first prompts and freezes the fastest, 0 included.",
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default=ExecutionProfile.dtype, show_default=True, help="Compute dtype.")
 @click.option(
     "--shard-size", type=click.IntRange(1, MAX_SHARD_ROWS), default=DEFAULT_SHARD_SIZE, show_default=True, help="Prompts per part file."
@@ -167,9 +184,7 @@ def run(context: click.Context, /, quiet: bool, dry_run: bool, prompts: tuple[Pa
     The same command again goes on where the last one stopped. Rows that fail are kept, with their `error` filled; the exit code is 0
     all the same and the summary counts them. After Ctrl-C the exit code is 130.
     """
-    sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
-    named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
-    options = RunOptions(prompts=prompts[0], others=prompts[1:], sampler=sampler, given=named, **given)
+    options = options_from(context, prompts, given)
     check(options)
     if dry_run:
         from producer.dry_run import dry_run as look_ahead
@@ -177,6 +192,15 @@ def run(context: click.Context, /, quiet: bool, dry_run: bool, prompts: tuple[Pa
         click.echo(look_ahead(options, lambda line: click.echo(line, err=True)))
         return
     execute(options, quiet=quiet)
+
+
+def options_from(context: click.Context, prompts: tuple[Path, ...], given: dict[str, Any], **more: Any) -> RunOptions:
+    """The options of a command that takes those of `run`."""
+    sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
+    named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
+    depth = given.pop("depth")
+    depths = {"depth": None, "auto_depth": True} if depth == "auto" else {"depth": depth}
+    return RunOptions(prompts=prompts[0], others=prompts[1:], sampler=sampler, given=named, **depths, **given, **more)
 
 
 def check(options: RunOptions) -> None:
@@ -195,6 +219,8 @@ def check(options: RunOptions) -> None:
     name, given = needed.get(options.resolved_drafter, ("", ""))
     if given is None and options.drafter is not None:
         raise click.UsageError(f"--drafter {options.drafter} needs {name}")
+    if options.auto_depth and options.resolved_depth == 0:
+        raise click.UsageError("--depth auto needs somebody who drafts: --mtp, --draft-model or --drafter lookup")
     if given is None and options.resolved_depth > 0:
         raise click.UsageError(f"--depth must be 0 without --mtp, --draft-model or --drafter lookup; received {options.depth}")
     if options.template is not None and options.prompt_column is not None:

@@ -5,9 +5,7 @@ from typing import Any
 
 import click
 
-from producer.commands.run import SAMPLER_OPTIONS, check, run
-from producer.run_options import RunOptions
-from schemas.sampler import SamplerConfig
+from producer.commands.run import check, options_from, run
 
 HERE_ONLY = ("workers", "quiet", "dry_run", "stall_timeout", "max_error_rate", "ignore_calibration")
 
@@ -19,9 +17,9 @@ def _submit(context: click.Context, /, max_broker_mb: float, prompts: tuple[Path
     Workers generate the rows, and one of them feeds and reconciles in turn. Their results wait in the broker, for up to seven days, until
     `specmill run` with the same options collects them into --out. `specmill status` shows how far they are.
     """
-    sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
-    named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
-    options = RunOptions(prompts=prompts[0], others=prompts[1:], sampler=sampler, given=named, workers=0, **given)
+    options = options_from(context, prompts, given, workers=0)
+    if options.auto_depth:
+        raise click.UsageError("--depth auto is measured where `specmill run` works; give submit a number")
     check(options)
     from producer.submission import submit as hand_over
 

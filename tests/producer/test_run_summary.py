@@ -137,7 +137,7 @@ def test_the_card_describes_the_dataset_and_how_to_make_it_again(dataset, tmp_pa
         "EmptyPromptError 1",
         "sha256:abc",
         "h.safetensors",
-        "0.7, 0.95, 0",
+        "temperature 0.7, top-p 0.95, top-k 0",
         "16 slots, depth 2, float32",
         "Zen (cpu, mlx 0.32.4, openblas)",
     ):

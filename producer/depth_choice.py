@@ -1,0 +1,76 @@
+"""`--depth auto`: measure what each depth is worth on this machine with the run's own first prompts, and freeze the best.
+
+Peers show why: with many rows side by side a draft can cost more than it saves, so plain decoding is always among the candidates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from schemas.depth_trial import DepthTrial
+from schemas.errors import EngineError
+from schemas.run_spec import RunSpec
+from schemas.tables import table_from_bytes, table_to_bytes
+from worker.engine.client import EngineProcess, ShardOutcome
+
+CANDIDATES = (0, 1, 2, 3)
+TRIAL_TOKENS = 32  # longest completion of a trial; acceptance hardly depends on the place in a text
+ROUNDS = 2  # the best counts: what else runs on the machine only ever slows a round down
+
+
+def measure_depths(
+    spec: RunSpec, blob: bytes, note: Callable[[str], None], *, candidates: Sequence[int] = CANDIDATES, engine: EngineProcess | None = None
+) -> list[DepthTrial]:
+    """Complete the first records of a shard at every depth.
+
+    Args:
+        spec: the run, with a drafter; its depth is ignored.
+        blob: the first shard, Arrow IPC.
+        note: receives a line per trial.
+        candidates: depths to try.
+        engine: for tests; a process of its own by default.
+
+    Returns:
+        One trial per depth, in the order of `candidates`.
+
+    Raises:
+        EngineError: not one of the records could be completed.
+        EngineCrashedError, ModelError, HeadError: as from any shard.
+    """
+    records = table_from_bytes(blob).slice(0, 2 * spec.profile.slots)
+    process = engine if engine is not None else EngineProcess()
+    trials = []
+    try:
+        for depth in candidates:
+            note(f"measuring depth {depth} on {records.num_rows} prompts")
+            trial = replace(
+                spec, samples=1, max_tokens=min(spec.max_tokens, TRIAL_TOKENS), profile=replace(spec.profile, depth=depth), logprobs=False
+            )
+            outcomes = [
+                process.generate(trial, 0, table_to_bytes(records), on_tally=lambda _: None, stopped=lambda: False) for _ in range(ROUNDS)
+            ]
+            trials.append(_trial(trial, outcomes))
+            note(f"depth {depth}: {trials[-1].tokens_per_second:.1f} tok/s, {trials[-1].tokens_per_cycle:.2f} tokens per cycle")
+    finally:
+        process.close()
+    return trials
+
+
+def best_depth(trials: Sequence[DepthTrial]) -> int:
+    """The depth with the most tokens per second; of equals the smallest."""
+    return max(trials, key=lambda trial: (trial.tokens_per_second, -trial.depth)).depth
+
+
+def _trial(spec: RunSpec, outcomes: Sequence[ShardOutcome]) -> DepthTrial:
+    tally = outcomes[0].tally
+    if tally.completion_tokens == 0:
+        raise EngineError(
+            f"depth {spec.profile.depth} cannot be measured: all {tally.rows} prompts of the trial failed; give --depth a number"
+        )
+    seconds = min(o.prefill_seconds + o.draft_seconds + o.verify_seconds + o.commit_seconds for o in outcomes)
+    return DepthTrial(
+        depth=spec.profile.depth,
+        slots=spec.profile.slots,
+        tokens=tally.completion_tokens,
+        tokens_per_second=tally.completion_tokens / max(seconds, 1e-9),
+        tokens_per_cycle=tally.completion_tokens / max(tally.cycles, 1),
+    )

@@ -1,0 +1,24 @@
+"""`DepthTrial`: what one depth was worth when a run with `--depth auto` measured it before its first shard."""
+
+from dataclasses import dataclass
+
+from schemas.wire import Wire
+
+
+@dataclass(frozen=True)
+class DepthTrial(Wire):
+    """One depth on the run's own prompts.
+
+    Attributes:
+        depth: K.
+        slots: B.
+        tokens: completion tokens per round.
+        tokens_per_second: of the best round, prefill included, loading not.
+        tokens_per_cycle: committed tokens per draft-verify-commit cycle.
+    """
+
+    depth: int
+    slots: int
+    tokens: int
+    tokens_per_second: float
+    tokens_per_cycle: float
