@@ -9,7 +9,7 @@ OUT ?= out/demo
 PYTEST_ARGS ?=
 BENCH_PROMPTS ?= examples/prompts.jsonl --column prompt
 
-.PHONY: help setup demo test lint format types tests bench pins clean
+.PHONY: help setup demo test lint format types tests bench pins docs clean
 
 help:
 	@echo "make demo    examples/prompts.jsonl -> a Parquet dataset in $(OUT)"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
 	@echo "make types   mypy --strict                           make tests    pytest alone"
 	@echo "make bench   the measurements under bench/           make pins     pin the dependencies anew (needs uv)"
+	@echo "make docs    the documentation's site, in site/"
 	@echo "make clean   remove .venv and tool caches"
 
 setup: $(STAMP)
@@ -58,7 +59,7 @@ types: $(STAMP)
 	$(PYTHON) -m mypy
 
 tests: $(STAMP)
-	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(PYTHON) bench/verify_step.py
@@ -67,6 +68,9 @@ bench: $(STAMP)
 pins:
 	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
 	  --python-version 3.11 --extra dev --extra docs --extra monitor pyproject.toml --output-file $(PINS)
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist
