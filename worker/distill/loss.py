@@ -53,29 +53,24 @@ def loss_and_gradient(head: MTPHead, batch: Batch, teacher: Teacher, output_rows
     The mean over chains is taken at every depth, then over depths with their weights; with `hidden_weight` the regression onto the trunk's
     hidden states is added.
     """
-    depths = len(batch.chains)
-    states = [flat(state)[chains] for state, chains in zip(unroll(head, batch.hidden, batch.tokens, depths), batch.chains, strict=True)]
-    mx.eval(states)
-    weights = [recipe.depth_decay**k if chains.size else 0.0 for k, chains in enumerate(batch.chains)]
-    total = 0.0
-    slopes: list[mx.array] = []
-    for state, targets, weight in zip(states, batch.chain_targets, weights, strict=True):
-        if not weight:
-            slopes.append(mx.zeros_like(state))
-            continue
-        depth_loss, slope = _drafts(state, teacher, mx.array(targets), output_rows, recipe.hidden_weight)
-        scale = weight / sum(weights)
-        total += scale * depth_loss
-        slopes.append(scale * slope)
+    losses: list[float] = []
 
     def surrogate() -> mx.array:
-        """A number whose gradient is the loss's."""
-        unrolled = unroll(head, batch.hidden, batch.tokens, depths)
-        parts = [(slope * flat(state)[chains]).sum() for state, slope, chains in zip(unrolled, slopes, batch.chains, strict=True)]
-        return sum(parts, mx.array(0.0))
+        """A number whose gradient is the loss's; leaves the loss in `losses`."""
+        unrolled = unroll(head, batch.hidden, batch.tokens, len(batch.chains))
+        states = [flat(state)[chains] for state, chains in zip(unrolled, batch.chains, strict=True)]
+        weights = [recipe.depth_decay**k if chains.size else 0.0 for k, chains in enumerate(batch.chains)]
+        total = mx.array(0.0)
+        for state, targets, weight in zip(states, batch.chain_targets, weights, strict=True):
+            if weight:
+                drafts = mx.stop_gradient(state)
+                depth_loss, slope = _drafts(drafts, teacher, mx.array(targets), output_rows, recipe.hidden_weight)
+                losses.append(weight / sum(weights) * depth_loss)
+                total = total + weight / sum(weights) * (slope * state).sum()
+        return total
 
     _, gradient = nn.value_and_grad(head, surrogate)()
-    return total, gradient
+    return sum(losses), gradient
 
 
 def flat(states: mx.array) -> mx.array:
