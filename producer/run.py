@@ -14,6 +14,7 @@ from producer.dataset_card import dataset_card, write_card
 from producer.depth_choice import best_depth, measure_depths
 from producer.local_workers import LocalWorkers, WorkerSettings
 from producer.manifest_file import write_manifest
+from producer.metrics import RunMetrics, serve_metrics
 from producer.progress_display import Display, log_to
 from producer.run_lock import RunLock
 from producer.run_options import RunOptions
@@ -52,10 +53,12 @@ def run(options: RunOptions, display: Display) -> RunSummary | None:
 def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary | None:
     """Generate what is missing."""
     last: RunProgress | None = None
+    metrics = RunMetrics(plan.spec.run_id)
 
     def show(progress: RunProgress) -> None:
         nonlocal last
         last = progress
+        metrics.update(progress)
         display.update(progress)
 
     def say_stopping() -> None:
@@ -67,6 +70,8 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         stack.enter_context(log_to(display))
         stop = stack.enter_context(StopSignal(say_stopping, display.close))
         lock = stack.enter_context(RunLock(options.out))
+        if options.metrics_port is not None:
+            stack.enter_context(serve_metrics(metrics, options.metrics_port))
         broker_url = options.broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         _check_broker(broker_url)
         source = ShardSource(plan.source)

@@ -53,6 +53,7 @@ class RunOptions:
         template: a Jinja2 template of the prompt, or `@` and a file with one.
         system: a system message for records without one.
         limit: only so many records, the first ones.
+        metrics_port: serve metrics for Prometheus there, or None.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         shared: workers that see `out` land parts in it themselves.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
@@ -91,6 +92,7 @@ class RunOptions:
     template: str | None = None
     system: str | None = None
     limit: int | None = None
+    metrics_port: int | None = None
     given: frozenset[str] = frozenset()
 
     @property

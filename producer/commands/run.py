@@ -173,6 +173,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     callback=read_config,
     help="A TOML file with any of these options by name; what the command line gives comes first.",
 )
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics for Prometheus at 127.0.0.1:PORT/metrics.")
 @click.option("--dry-run", is_flag=True, help="Show three prompts as the model will see them, count, and start nothing.")
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
 @click.pass_context
