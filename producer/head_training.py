@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 
 from producer.head_training_display import TrainingDisplay
 from producer.training_data import TrainingData, read_training_data
 from schemas.errors import HeadError
 from worker.distill.card import card_text
 from worker.distill.checkpoint import checkpoint_path, read_recipe, restore_checkpoint, write_checkpoint
+from worker.distill.cycle_time import cycle_seconds
 from worker.distill.distillation import Distillation, VocabularyChoice, read_distillation
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
 from worker.distill.evaluation_record import LearningPoint
@@ -189,7 +189,7 @@ class _Session:
         )
         write_head(self._options.out, self._head, self._options.stored, made)
         # Times are no function of the inputs: they stand in the card and not in the file.
-        times = {size: _draft_milliseconds(self._new_head(size)) for size in self._sizes()}
+        times = {size: cycle_seconds(self._trunk, self._new_head(size), recipe.depth) for size in self._sizes()}
         self._options.out.with_suffix(".md").write_text(card_text(self._options.out.name, made, times), encoding="utf-8")
         return made
 
@@ -264,14 +264,3 @@ def _some(data: TrainingData, held: Sequence[int]) -> list[int]:
         if tokens >= CURVE_POSITIONS:
             break
     return chosen
-
-
-def _draft_milliseconds(head: MTPHead, rounds: int = 5) -> float:
-    """Median time of one row's draft logits."""
-    state = mx.ones((1, head.norm.weight.shape[0]))
-    times = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        mx.eval(head.logits(state))
-        times.append(time.perf_counter() - started)
-    return 1000 * float(np.median(times))

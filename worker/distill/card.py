@@ -1,16 +1,17 @@
 """A head's card: what it is, how it was made and how often its drafts are accepted, as Markdown."""
 
+from worker.distill.cycle_time import SLOTS
 from worker.distill.distillation import Distillation
 from worker.distill.evaluation_record import Evaluation
 
 
-def card_text(name: str, made: Distillation, draft_milliseconds: dict[int, float]) -> str:
+def card_text(name: str, made: Distillation, cycle_seconds: dict[int, float]) -> str:
     """The card of the head of this file name.
 
     Args:
         name: the file's name.
         made: what the file says of itself.
-        draft_milliseconds: per size of `made.vocabularies`, how long one row's draft logits took here.
+        cycle_seconds: per size of `made.vocabularies`, what `worker.distill.cycle_time` measured here.
     """
     recipe = made.recipe
     depths = range(1, recipe.depth + 1)
@@ -46,9 +47,12 @@ def card_text(name: str, made: Distillation, draft_milliseconds: dict[int, float
         f"The head drafts {_size(recipe.draft_vocab)}, chosen by their frequency in the training answers. The trunk gives them "
         f"{made.evaluation.mass:.2%} of its probability. With fewer, at temperature 1:",
         "",
-        "| ids | mass | depth 1 | tokens per cycle | draft logits, one row |",
-        "|---|---|---|---|---|",
-        *_vocabulary_rows(made, draft_milliseconds),
+        "| ids | mass | depth 1 | tokens per cycle | a cycle | tokens per second |",
+        "|---|---|---|---|---|---|",
+        *_vocabulary_rows(made, cycle_seconds),
+        "",
+        f"A cycle is that of {SLOTS} rows on the machine that trained the head, sampling not counted. By tokens per second, best are",
+        f"{_fastest(made, cycle_seconds):,} ids.",
         "",
         "## How it was made",
         "",
@@ -84,12 +88,16 @@ def _acceptance_rows(evaluation: Evaluation, untrained: Evaluation) -> list[str]
     ]
 
 
-def _vocabulary_rows(made: Distillation, draft_milliseconds: dict[int, float]) -> list[str]:
+def _vocabulary_rows(made: Distillation, cycle_seconds: dict[int, float]) -> list[str]:
     return [
         f"| {choice.size:,} | {choice.mass:.2%} | {choice.overlap[0]:.3f} | {choice.tokens_per_cycle:.3f} "
-        f"| {draft_milliseconds[choice.size]:.2f} ms |"
+        f"| {1000 * cycle_seconds[choice.size]:.1f} ms | {SLOTS * choice.tokens_per_cycle / cycle_seconds[choice.size]:.1f} |"
         for choice in made.vocabularies
     ]
+
+
+def _fastest(made: Distillation, cycle_seconds: dict[int, float]) -> int:
+    return max(made.vocabularies, key=lambda choice: choice.tokens_per_cycle / cycle_seconds[choice.size]).size
 
 
 def _size(draft_vocab: int) -> str:
