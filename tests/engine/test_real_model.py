@@ -7,14 +7,14 @@ from engine_support import essence, load_engine, make_spec, model_ref, run
 
 from schemas.sampler import SamplerConfig
 
-PROMPTS = ["Name the capital of France.", "Repeat after me: blue, green, blue, green, blue."]
+PROMPTS = ["The capital of France is", "blue, green, blue, green, blue,"]
 
 
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("sampler", [SamplerConfig(temperature=0.0), SamplerConfig(temperature=0.7, top_p=0.95)], ids=["greedy", "sampled"])
 def test_slots_and_a_draft_of_its_own_change_no_token(smollm2_folder: Path, sampler: SamplerConfig) -> None:
-    common = {"raw": False, "max_tokens": 6, "sampler": sampler}
+    common = {"raw": True, "max_tokens": 6, "sampler": sampler}  # no template: its 30 tokens are slow on a reference BLAS
     plain = make_spec(smollm2_folder, None, depth=0, slots=1, **common)
     if not load_engine(plain).backend.row_invariant:
         pytest.skip("this backend's kernels are not row-invariant")
