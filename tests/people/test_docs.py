@@ -81,6 +81,12 @@ def test_the_reference_is_filled_from_the_code():
     assert "`--max-tokens INTEGER RANGE`" in text
 
 
+def test_the_shell_completes_commands():
+    command = [sys.executable, "-P", "-m", "producer.cli"]
+    asked = {**os.environ, "_SPECMILL_COMPLETE": "bash_complete", "COMP_WORDS": "specmill rep", "COMP_CWORD": "1"}
+    assert "report" in subprocess.run(command, env=asked, capture_output=True, text=True, check=True).stdout
+
+
 def test_every_picture_of_a_page_is_there():
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
