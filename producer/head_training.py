@@ -61,7 +61,7 @@ class TrainingOptions:
         """The shell command that trains the same head again, with everything that it is a function of."""
         words = ["specmill", "distill", *map(str, self.sources), "--model", self.model, "--out", str(self.out)]
         for name in Recipe.__dataclass_fields__:
-            words += [f"--{name.replace('_', '-')}", f"{getattr(recipe, name):g}" if name != "seed" else str(recipe.seed)]
+            words += [f"--{name.replace('_', '-')}", repr(getattr(recipe, name))]
         return shlex.join([*words, "--dtype", self.dtype, "--stored", self.stored])
 
 

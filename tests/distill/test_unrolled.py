@@ -76,7 +76,9 @@ def restated_loss(head, batch, trunk, recipe):
         p = np.exp(target - np.log(np.exp(target).sum(axis=-1, keepdims=True)))[batch.chain_targets[k]][:, ids]
         difference = np.abs(drafted - hidden[batch.chain_targets[k]])
         regression = np.where(difference < 1, 0.5 * difference**2, difference - 0.5).mean()
-        total += recipe.depth_decay**k * ((p * np.log(p / q)).sum(axis=-1).mean() + recipe.hidden_weight * regression)
+        total += recipe.depth_decay**k * (
+            (p * np.log(p / p.sum(axis=-1, keepdims=True) / q)).sum(axis=-1).mean() + recipe.hidden_weight * regression
+        )
         weights += recipe.depth_decay**k
     return total / weights
 

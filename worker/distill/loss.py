@@ -1,13 +1,13 @@
 """What training minimises: the divergence of the drafts from the trunk's distribution, over all chains that count, depth by depth.
 
-KL(p ‖ q) over the draft vocabulary S, with p the trunk's probabilities over the *whole* vocabulary and q the head's over S:
-Σ_S p log p - Σ_S p log q. Its gradient is that of KL against p renormalised on S, times p(S): a position where the trunk wants other
-tokens counts less, as it does for acceptance. With output rows w, the trunk's hidden state h and the head's r,
+The loss of a draft is p(S) · KL(p / p(S) ‖ q) over the draft vocabulary S, with p the trunk's probabilities over the *whole* vocabulary: a
+position where the trunk wants other tokens counts less, as it does for acceptance. With output rows w, the trunk's hidden state h and the
+head's r, it is Σ_S p log p - p(S) log p(S) - Σ_S p log q, where
 
     Σ_S p log p = h · Σ_S p w - p(S) log Z        Σ_S p log q = r · Σ_S p w - p(S) log Σ_S exp(w · r)
 
-and the gradient with respect to r is p(S) Σ_S q w - Σ_S p w. So no array over a vocabulary has to pass through automatic differentiation:
-the head's states are computed, the loss and this gradient follow in closed form, and the head is differentiated against that gradient.
+and its gradient with respect to r is p(S) Σ_S q w - Σ_S p w. So no array over a vocabulary has to pass through automatic differentiation:
+the head's states are computed, loss and gradient follow in closed form, and the head is differentiated against that gradient.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ from worker.distill.recipe import Recipe
 from worker.distill.unrolled_head import unroll
 from worker.engine.mtp_head import MTPHead
 
+SMALLEST_MASS = 1e-30  # below it p(S) log p(S) is 0
+
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
@@ -30,7 +32,7 @@ class Teacher:
     Attributes:
         rows: Σ_S p w, [n, D].
         mass: p(S), [n].
-        negentropy: Σ_S p log p, [n].
+        negentropy: Σ_S p log (p / p(S)), [n].
         hidden: the trunk's hidden states, [n, D].
     """
 
@@ -44,7 +46,7 @@ class Teacher:
         """The trunk's distributions over rows [Vd, D] float32 of its output matrix."""
         hidden = flat(batch.hidden)[batch.targets]
         rows, mass, _ = weighted_rows(hidden, output_rows, batch.log_z)
-        return cls(rows, mass, (hidden * rows).sum(axis=-1) - mass * batch.log_z, hidden)
+        return cls(rows, mass, (hidden * rows).sum(axis=-1) - mass * (batch.log_z + mx.log(mx.maximum(mass, SMALLEST_MASS))), hidden)
 
 
 def loss_and_gradient(head: MTPHead, batch: Batch, teacher: Teacher, output_rows: mx.array, recipe: Recipe) -> tuple[float, Any]:
