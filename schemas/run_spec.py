@@ -106,10 +106,10 @@ class RunSpec(Wire):
         return min(self.shard_size, self.records - shard * self.shard_size)
 
     def contract(self) -> dict[str, Json]:
-        """What a dataset's files are a function of, besides the backend: the wire form without `run_id` and the names of model and head."""
+        """What files are a function of, besides the backend: the wire form without `run_id` and the names of models and head."""
         wire = self.encode()
         del wire["run_id"]
-        for field in ("model", "head"):
+        for field in ("model", "head", "draft_model"):
             if isinstance(reference := wire[field], dict):
                 del reference["name"]
         return wire
