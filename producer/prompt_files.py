@@ -41,7 +41,8 @@ class PromptFile:
     @property
     def seekable(self) -> bool:
         """Whether its lines can be read where they are, in any order."""
-        return self.path != STANDARD_INPUT and not self.archive and self.kind in ("jsonl", "text")
+        stays = self.path.is_file() or not self.path.exists()  # not so a pipe, such as a shell's <(command)
+        return self.path != STANDARD_INPUT and stays and not self.archive and self.kind in ("jsonl", "text")
 
 
 def find_prompt_files(given: tuple[Path, ...], kind: str | None) -> list[PromptFile]:

@@ -82,6 +82,8 @@ def _lines(file: PromptFile) -> Iterator[bytes]:
             raise InputError(f"{_shown(file)}: {error}") from error
         except (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
             raise InputError(f"{_shown(file)} is damaged or not what its name says: {error}") from error
+        except UnicodeError as error:
+            raise InputError(f"{_shown(file)} holds text that is not UTF-8: {error}") from error
         except OSError as error:
             raise InputError(f"cannot read {_shown(file)}: {error.strerror or error}") from error
 
@@ -193,7 +195,7 @@ def _short_lines(data: BinaryIO) -> Iterator[bytes | None]:
 
 
 def _object(row: dict[str, Any]) -> bytes:
-    line = json.dumps(row, ensure_ascii=True).encode()
+    line = json.dumps(row, ensure_ascii=False).encode()
     return CONTENT + line if len(line) < MAX_LINE_BYTES else PROBLEM + _too_long()
 
 

@@ -5,6 +5,8 @@ import datetime
 import gzip
 import json
 import lzma
+import os
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -152,7 +154,23 @@ def test_messages_in_parquet_are_messages(written):
     assert (row["record_id"], row["messages"]) == ("7", line["messages"])
 
 
+def test_a_pipe_is_read_once_and_kept(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(JSONL))
+    writer.start()
+    source = source_of(tmp_path / "pipe")
+    writer.join()
+    assert [row["record_id"] for row in rows(source)] == [line["id"] for line in LINES]
+
+
+def test_text_beyond_ascii_takes_no_more_room_than_it_has(written, monkeypatch):
+    monkeypatch.setattr("producer.spool.MAX_LINE_BYTES", 400)
+    (row,) = rows(source_of(written("p.csv", ("prompt\n" + "漢" * 120 + "\n").encode())))
+    assert row["prompt"] == "漢" * 120
+
+
 BROKEN_FILES = {
+    "bytes.parquet": (parquet(pa.table({"prompt": pa.array([b"caf\xe9"]).view(pa.string())})), "not UTF-8"),
     "truncated.jsonl.gz": (gzip.compress(JSONL)[:-20], "damaged"),
     "bitrot.jsonl.gz": (gzip.compress(JSONL)[:15] + b"\xff" * 30, "damaged|cannot read"),
     "truncated.jsonl.zst": (zstd(JSONL)[:-10], "damaged|cannot read|holds no record"),
