@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from producer.dataset import Dataset, blob_of
 from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
@@ -22,14 +24,21 @@ class TrainingData:
     Attributes:
         corpus: the sequences.
         temperature: at which all rows were drawn, where that is one and nothing else shaped the distribution; else None.
+        labels: per sequence, the text of the column that was asked for, else empty.
     """
 
     corpus: Corpus
     temperature: float | None
+    labels: tuple[str, ...]
 
 
 def read_training_data(
-    sources: Sequence[Path], trunk: Trunk, model_files: dict[str, str], context: int, report: Callable[[str], None]
+    sources: Sequence[Path],
+    trunk: Trunk,
+    model_files: dict[str, str],
+    context: int,
+    report: Callable[[str], None],
+    by: str | None = None,
 ) -> TrainingData:
     """Read every source.
 
@@ -39,12 +48,14 @@ def read_training_data(
         model_files: file name → digest of its folder.
         context: most tokens of a sequence.
         report: receives one line per thing to know.
+        by: a column of the datasets that labels their rows.
 
     Raises:
-        InputError: a source that is neither, or nothing to learn from.
+        InputError: a source that is neither, nothing to learn from, or no such column.
     """
     sequences: list[TokenSequence | None] = []
     samplers: list[SamplerConfig | None] = []
+    labels: list[str] = []
     for source in sources:
         if source.is_dir():
             dataset = Dataset.open(source)
@@ -54,13 +65,25 @@ def read_training_data(
                 rows = dataset.table(shard)
                 blob = blob_of(rows).append_column("token_ids", rows.column("token_ids").combine_chunks())
                 sequences += sequences_of_rows(dataset.manifest.spec, blob, trunk.tokenizer, context=context)
+                labels += _labels(rows, by, source)
         else:
             _check_token_file(source)
             samplers.append(None)
-            sequences += read_token_pairs(source, trunk.vocab_size, context=context)
+            pairs = read_token_pairs(source, trunk.vocab_size, context=context)
+            sequences += pairs
+            labels += [""] * len(pairs)
     corpus = make_corpus(sequences)
     report(f"{len(corpus.sequences):,} rows with {corpus.answer_tokens:,} answer tokens; {corpus.skipped:,} left out (failed or too short)")
-    return TrainingData(corpus, _temperature(samplers))
+    kept = tuple(label for label, sequence in zip(labels, sequences, strict=True) if sequence is not None)
+    return TrainingData(corpus, _temperature(samplers), kept)
+
+
+def _labels(rows: pa.Table, by: str | None, source: Path) -> list[str]:
+    if by is None:
+        return [""] * rows.num_rows
+    if by not in rows.column_names:
+        raise InputError(f"{source} has no column {by!r}; it has {', '.join(rows.column_names)}")
+    return [str(value) for value in rows.column(by).to_pylist()]
 
 
 def _temperature(samplers: Sequence[SamplerConfig | None]) -> float | None:
