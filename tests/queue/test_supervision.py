@@ -180,17 +180,18 @@ def test_a_mac_stays_awake_while_it_holds_a_shard_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, help_: SimpleNamespace
 ) -> None:
     fake, said = tmp_path / "caffeinate", tmp_path / "said"
-    fake.write_text(
-        f'#!/bin/sh\necho "$@" > {said}.part; mv {said}.part {said}; trap "echo ended > {said}; exit" TERM; while :; do sleep 0.05; done\n'
-    )
+    fake.write_text(f'#!/bin/sh\necho "$$ $@" > {said}.part; mv {said}.part {said}; exec sleep 60\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with KeepAwake("linux"):
         assert not said.exists()
     with KeepAwake("darwin"):
         help_.poll(said.exists)
-        assert said.read_text() == f"-i -w {os.getpid()}\n"
-    assert said.read_text() == "ended\n"
+        pid, *words = said.read_text().split()
+        assert words == ["-i", "-w", str(os.getpid())]
+        os.kill(int(pid), 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
     fake.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with KeepAwake("darwin"):
