@@ -5,6 +5,7 @@ engine was at when it died, also when the whole worker, or its machine, died wit
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
@@ -19,9 +20,11 @@ from schemas.tables import table_from_bytes, table_to_bytes
 from worker.engine.client import ShardOutcome
 from worker.error_rows import error_rows
 from worker.ledger import Ledger
+from worker.redis_client import BROKER_ERRORS
 
 CHANCES = 2  # deaths of the engine at one record, alone, before the record is an error row
 UNPROVEN_DEATHS = 6  # in a worker whose engine has completed nothing of the run yet: then the engine is to blame
+BROKER_PATIENCE_SECONDS = 60.0
 MESSAGE = f"the engine process died {CHANCES} times while it worked on this record alone"
 
 logger = logging.getLogger(__name__)
@@ -77,9 +80,9 @@ class RecordByRecord:
                     self._blame_engine()
                 continue
             except SpecmillError:
-                self._ledger.end_record(self._shard, record)
+                self._take_back(record)
                 raise
-            self._ledger.end_record(self._shard, record)
+            self._take_back(record)
             self._proven = True
             self._add(outcome)
             return table_from_bytes(outcome.rows)
@@ -93,12 +96,24 @@ class RecordByRecord:
         if begun == 0:
             raise RunCancelledError(f"the run of shard {self._shard} is over")
         if begun > CHANCES:
-            self._ledger.end_record(self._shard, record)
+            self._take_back(record)
         return begun <= CHANCES
+
+    def _take_back(self, record: int) -> None:
+        """The engine outlived the record; a broker that is away is waited for, so that nobody is blamed for its absence."""
+        deadline = time.monotonic() + BROKER_PATIENCE_SECONDS
+        while True:
+            try:
+                self._ledger.end_record(self._shard, record)
+                return
+            except BROKER_ERRORS:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
 
     def _blame_engine(self) -> NoReturn:
         for record in self._deaths:
-            self._ledger.end_record(self._shard, record)
+            self._take_back(record)
         raise EngineCrashedError(
             f"the engine of this worker died {len(self._deaths)} times and has not completed a single row of this run; "
             f"the last time: {self._last_death}"

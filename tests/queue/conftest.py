@@ -1,6 +1,5 @@
 """A real Valkey, real workers, and the promise that no test leaves a process behind."""
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -16,14 +15,14 @@ from typing import Any
 
 import pytest
 import redis
+from chaos_fleet import MARK, files_of
+from chaos_fleet import processes as marked_processes
 
 from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from schemas.manifest import Manifest
 from worker.redis_client import make_client, password_of
-
-MARK = "SPECMILL_TEST_MARK"  # an environment variable that every process under a test inherits
 
 
 def _load_session() -> ModuleType:
@@ -45,26 +44,6 @@ def poll(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the c
         assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
         time.sleep(0.01)
     return value
-
-
-def marked_processes(mark: str) -> dict[int, str]:
-    """Process id → command line of every living process that carries the mark."""
-    found = {}
-    if Path("/proc/self/environ").exists():
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    if command:  # else it is dead and only not yet buried
-                        found[int(folder.name)] = command
-            except (OSError, ValueError):
-                continue
-    else:
-        listing = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
-        for line in listing.splitlines():
-            if f"{MARK}={mark}" in line:
-                found[int(line.split()[0])] = line.split(None, 1)[1]
-    return found
 
 
 def _end_all(mark: str) -> dict[int, str]:
@@ -147,11 +126,6 @@ def start_session(mark: str) -> Iterator[Callable[..., "subprocess.Popen[bytes]"
         if process.poll() is None:
             process.kill()
         process.wait()
-
-
-def files_of(out: Path) -> dict[str, str]:
-    """Name → sha256 of every file in `data/`, hidden ones too."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((out / "data").iterdir())}
 
 
 def stray_files(out: Path) -> list[str]:

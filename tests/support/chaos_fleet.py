@@ -18,7 +18,7 @@ from flaky_network import FlakyNetwork
 from producer.broker import EmbeddedBroker
 from worker.redis_client import make_client
 
-MARK = "SPECMILL_TEST_MARK"
+MARK = "SPECMILL_TEST_MARK"  # an environment variable that every process under a test inherits
 PROCESS = Path(__file__).parent / "chaos_process.py"
 KINDS = {"engine": "worker.engine.child", "worker": "worker.main", "supervisor": "producer.cli worker", "coordinator": "chaos_process.py"}
 KINDS |= {"guard": "broker_guard.py", "server": "valkey-server"}
