@@ -1,5 +1,6 @@
 """`open_prompts`: from what the command line says of the prompts to a source that has been seen whole."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from producer.column_path import ColumnPath
 from producer.origins import Origins
 from producer.prompt_files import find_prompt_files
 from producer.prompt_template import PromptTemplate
-from producer.record import RecordReader
+from producer.record import Message, RecordReader, checked_messages
 from producer.requested_options import option_of, shown
 from producer.run_options import RunOptions
 from producer.source import PromptSource
@@ -40,6 +41,7 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
         prompt_column=None if options.prompt_column is None else ColumnPath.parse(options.prompt_column),
         template=None if options.template is None else PromptTemplate(_template_text(options.template)),
         system=options.system,
+        prefix=() if options.few_shot is None else _messages(options.few_shot),
         spooled=spool is not None,
         origins=Origins() if spool is None else spool.origins,
     )
@@ -71,6 +73,15 @@ def with_requested(options: RunOptions, source: PromptSource, note: Callable[[st
         return replace(options, sampler=replace(options.sampler, **sampling), **wanted)  # type: ignore[arg-type]  # checked when read
     except ValueError as error:
         raise InputError(f"{source.name}: {error}") from error
+
+
+def _messages(path: Path) -> tuple[Message, ...]:
+    """The messages of a file, a JSON object with role and content per line."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return tuple(checked_messages([json.loads(line) for line in lines], str(path)))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"cannot read the messages of {path}: {error}") from error
 
 
 def _template_text(given: str) -> str:

@@ -63,6 +63,7 @@ class RecordReader:
         prompt_column: where the prompt is; None looks for `prompt` or `messages`, then for the body of an OpenAI batch request.
         template: makes the prompt of the line's columns; then `prompt_column` is None.
         system: a system message for every record that has none.
+        prefix: messages that go before every conversation, behind its system message.
         spooled: lines are those of a `producer.spool.Spool`.
         origins: what lines are called.
     """
@@ -72,6 +73,7 @@ class RecordReader:
     prompt_column: ColumnPath | None = None
     template: PromptTemplate | None = None
     system: str | None = None
+    prefix: tuple[Message, ...] = ()
     spooled: bool = False
     origins: Origins = field(default_factory=Origins)
 
@@ -87,7 +89,7 @@ class RecordReader:
         try:
             text = _decoded(data)
             if self.plain_text:
-                return Record(row, line, str(row), *self._with_system(_checked_text(text, "the line"), None))
+                return Record(row, line, str(row), *self._in_conversation(_checked_text(text, "the line"), None))
             if self.spooled and text.startswith("!"):
                 raise InputError(text[1:])
             columns = _parsed(text)
@@ -141,26 +143,29 @@ class RecordReader:
 
     def _prompt(self, columns: dict[str, object], request: OpenAIRequest | None) -> tuple[str | None, list[Message] | None]:
         if self.template is not None:
-            return self._with_system(_checked_text(self.template.render(columns), "the rendered template"), None)
+            return self._in_conversation(_checked_text(self.template.render(columns), "the rendered template"), None)
         if request is not None:
             wanted, value = ("body.messages", request.messages) if request.prompt is None else ("body.prompt", request.prompt)
-            return self._with_system(*_checked_prompt(value, wanted, text=request.prompt is not None, listed=request.prompt is None))
+            return self._in_conversation(*_checked_prompt(value, wanted, text=request.prompt is not None, listed=request.prompt is None))
         path = self._prompt_path(columns)
         text, listed = (True, True) if self.prompt_column is not None else (path.text == "prompt", path.text == "messages")
-        return self._with_system(*_checked_prompt(path.of(columns), path.text, text=text, listed=listed))
+        return self._in_conversation(*_checked_prompt(path.of(columns), path.text, text=text, listed=listed))
 
-    def _with_system(self, prompt: str | None, messages: list[Message] | None) -> tuple[str | None, list[Message] | None]:
-        """The prompt with the system message before it, unless it begins with one."""
-        if self.system is None or (messages and messages[0]["role"] == "system"):
+    def _in_conversation(self, prompt: str | None, messages: list[Message] | None) -> tuple[str | None, list[Message] | None]:
+        """The prompt behind the system message, unless it begins with one, and the prefix."""
+        if self.system is None and not self.prefix:
             return prompt, messages
-        return None, [{"role": "system", "content": self.system}, *(messages or [{"role": "user", "content": str(prompt)}])]
+        turns = messages or [{"role": "user", "content": str(prompt)}]
+        own = turns[:1] if turns[0]["role"] == "system" else []
+        system = own or ([{"role": "system", "content": self.system}] if self.system is not None else [])
+        return None, [*system, *self.prefix, *turns[len(own) :]]
 
 
 def _checked_prompt(value: object, what: str, *, text: bool, listed: bool) -> tuple[str | None, list[Message] | None]:
     if text and isinstance(value, str):
         return _checked_text(value, what), None
     if listed and isinstance(value, list):
-        return None, _checked_messages(value, what)
+        return None, checked_messages(value, what)
     wanted = " or ".join(name for name, yes in (("text", text), ("a list of messages", listed)) if yes)
     raise InputError(f"{what} must be {wanted}; received {kind(value)}")
 
@@ -232,7 +237,12 @@ def _checked_text(text: str, what: str) -> str:
     return text
 
 
-def _checked_messages(items: list[object], what: str) -> list[Message]:
+def checked_messages(items: list[object], what: str) -> list[Message]:
+    """A conversation, each message an object with a known role and text.
+
+    Raises:
+        InputError: what is wrong with which of them.
+    """
     if not items:
         raise InputError(f"{what} must hold at least one message; received an empty list")
     return [_checked_message(item, f"{what}[{number}]") for number, item in enumerate(items)]

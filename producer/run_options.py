@@ -52,6 +52,7 @@ class RunOptions:
         format: what the files are, a kind of `producer.prompt_files`; None tells from their names.
         template: a Jinja2 template of the prompt, or `@` and a file with one.
         system: a system message for records without one.
+        few_shot: a file of messages that go before every prompt, or None.
         limit: only so many records, the first ones.
         metrics_port: serve metrics for Prometheus there, or None.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
@@ -91,6 +92,7 @@ class RunOptions:
     format: str | None = None
     template: str | None = None
     system: str | None = None
+    few_shot: Path | None = None
     limit: int | None = None
     metrics_port: int | None = None
     given: frozenset[str] = frozenset()
@@ -127,7 +129,7 @@ class RunOptions:
         words += ["--shard-size", str(spec.shard_size)]
         words += [
             word
-            for name in ("format", "id_column", "prompt_column", "template", "system", "limit")
+            for name in ("format", "id_column", "prompt_column", "template", "system", "few_shot", "limit")
             if (value := getattr(self, name)) is not None
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]

@@ -143,6 +143,11 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option("--prompt-column", metavar="COLUMN", help="Where the prompt is, such as 'turns[0]'. [default: prompt or messages]")
 @click.option("--template", metavar="TEXT|@FILE", help="Make the prompt of the columns with Jinja2, such as 'Translate: {{ text }}'.")
 @click.option("--system", metavar="TEXT", help="System message for every prompt that has none.")
+@click.option(
+    "--few-shot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Messages that go before every prompt, a JSON object with role and content per line.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
 @click.option(
@@ -226,8 +231,8 @@ def check(options: RunOptions) -> None:
         raise click.UsageError(f"--depth must be 0 without --mtp, --draft-model or --drafter lookup; received {options.depth}")
     if options.template is not None and options.prompt_column is not None:
         raise click.UsageError("--template and --prompt-column: one of them makes the prompt; received both")
-    if options.raw and options.system is not None:
-        raise click.UsageError("--system needs the chat template; received --raw too")
+    if options.raw and (options.system is not None or options.few_shot is not None):
+        raise click.UsageError("--system and --few-shot need the chat template; received --raw too")
     if options.workers == 0 and options.broker is None:
         raise click.UsageError("--workers 0 needs --broker: nobody else can reach the embedded broker")
 

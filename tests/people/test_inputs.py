@@ -285,6 +285,30 @@ def test_a_system_message_goes_before_prompts_that_have_none(written):
     assert text["messages"][0]["content"] == "be brief"
 
 
+def test_few_shot_messages_go_behind_the_system_message(written, tmp_path):
+    shots = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    written("shots.jsonl", "\n".join(map(json.dumps, shots)).encode())
+    own = [{"role": "system", "content": "own"}, {"role": "user", "content": "b"}]
+    path = written("p.jsonl", b'{"prompt": "a"}\n' + json.dumps({"messages": own}).encode())
+    first, second = rows(source_of(path, few_shot=tmp_path / "shots.jsonl"))
+    assert first["messages"] == [*shots, {"role": "user", "content": "a"}]
+    assert second["messages"] == [own[0], *shots, own[1]]
+    both, _ = rows(source_of(path, few_shot=tmp_path / "shots.jsonl", system="be brief"))
+    assert [turn["role"] for turn in both["messages"]] == ["system", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "at least one message"), (b"{", "cannot read the messages"), (b'{"role": "king", "content": ""}', "must be one of")],
+)
+def test_a_bad_file_of_few_shot_messages_is_one_clear_error(written, tmp_path, content, says):
+    path = written("p.jsonl", b'{"prompt": "a"}\n')
+    with pytest.raises(InputError, match=says):
+        source_of(path, few_shot=written("shots.jsonl", content))
+    with pytest.raises(InputError, match="cannot read the messages"):
+        source_of(path, few_shot=tmp_path / "nowhere.jsonl")
+
+
 def batch(**body):
     chat = {"model": "gpt", "messages": [{"role": "user", "content": "hi"}], **body}
     return {"method": "POST", "url": "/v1/chat/completions", "body": chat}
