@@ -3,7 +3,6 @@
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from worker.engine.head_contract import HeadContract
@@ -42,9 +41,7 @@ def new_head(trunk: Trunk, draft_ids: NDArray[np.int32] | None, sample: NDArray[
         "fc.weight": mx.concatenate([mx.eye(width), mx.eye(width)], axis=1),
     }
     head.load_weights(list(weights.items()))
-    if head._output_rows is not None:
-        head._output_rows = head._output_rows.astype(mx.float32)
-    mx.eval(head.parameters(), head._output_rows)
+    mx.eval(head.parameters())
     return head
 
 
@@ -56,13 +53,11 @@ def _dense_weights(layer: nn.Module) -> dict[str, mx.array]:
     """A layer's weights in float32, quantized ones unpacked."""
     weights: dict[str, mx.array] = {}
     for path, module in layer.named_modules():
-        if not module.children() or any(not value for value in module.children().values()):
-            prefix = f"{path}." if path else ""
-            own = {name: value for name, value in tree_flatten(module.parameters()) if "." not in name}
-            if "scales" in own:
-                biases = own.pop("biases", None)
-                own["weight"] = mx.dequantize(
-                    own["weight"], own.pop("scales"), biases, group_size=module.group_size, bits=module.bits, mode=module.mode
-                )
-            weights |= {prefix + name: value.astype(mx.float32) for name, value in own.items()}
+        own = {name: value for name, value in module.items() if isinstance(value, mx.array) and not name.startswith("_")}
+        if "scales" in own:
+            biases = own.pop("biases", None)
+            own["weight"] = mx.dequantize(
+                own["weight"], own.pop("scales"), biases, group_size=module.group_size, bits=module.bits, mode=module.mode
+            )
+        weights |= {f"{path}.{name}" if path else name: value.astype(mx.float32) for name, value in own.items()}
     return weights
