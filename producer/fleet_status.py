@@ -93,7 +93,6 @@ def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...
         return None
     issued, finished, landed = ledger.issued(), ledger.finished(), ledger.done()
     in_work = list(ledger.states(issued).values()).count("leased")
-    keeper = client.get(f"run:{run_id}:keeper")
     state, why = "running", ""
     if ledger.cancelled():
         state = "cancelled"
@@ -108,7 +107,7 @@ def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...
         model=spec.model.name,
         state=state,
         why=why,
-        keeper=" ".join(bytes(keeper).decode().split("/")[:2]) if isinstance(keeper, bytes) else "nobody",
+        keeper=ledger.keeper(),
         shards=spec.shards,
         landed=len(landed),
         finished=len(finished),

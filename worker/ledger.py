@@ -300,6 +300,11 @@ class Ledger:
         """Let a paused run go on."""
         self._redis.delete(self._key["pause"])
 
+    def keeper(self) -> str:
+        """Who feeds the run: `coordinator host:pid`, `worker host:pid` or `nobody`."""
+        token = cast("bytes | None", self._redis.get(self._key["keeper"]))
+        return "nobody" if token is None else " ".join(token.decode().split("/")[:2])
+
     def next_fault(self) -> Fault | None:
         """The next fault, without waiting."""
         text = cast("bytes | None", self._redis.lpop(self._key["faults"]))

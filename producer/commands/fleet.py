@@ -62,7 +62,15 @@ def cancel(run: str, broker: str | None, forget: bool) -> None:
 
     Workers drop what they have of it within 5 s. What has landed stays, and `specmill run` with the same options goes on with the rest.
     """
-    _tell(run, broker, lambda ledger: ledger.close() if forget else ledger.cancel(), "cancelled")
+    _tell(run, broker, _forget if forget else lambda ledger: ledger.cancel(), "cancelled")
+
+
+def _forget(ledger: Any) -> None:
+    from schemas.errors import InputError
+
+    if (keeper := ledger.keeper()).startswith("coordinator "):
+        raise InputError(f"the {keeper} runs this run, and would begin it again: cancel it without --forget, and it clears up itself")
+    ledger.close()
 
 
 def _tell(run: str, broker: str | None, act: Callable[[Any], object], done: str) -> None:

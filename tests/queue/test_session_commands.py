@@ -45,6 +45,9 @@ def test_a_session_is_watched_held_and_let_go_by_its_folder(start: Start, tmp_pa
     out = tmp_path / "out"
     session = start(out, 0.3)
     help_.poll(lambda: "in work" in specmill("status", out)[1] and list((out / "data").glob("part-*")), what="a part")
+    code, text = specmill("cancel", out, "--forget")
+    assert code == 1
+    assert "would begin it again" in text
     assert specmill("pause", out)[0] == 0
     help_.poll(lambda: "paused" in (text := specmill("status", out)[1]) and " 0 in work" in text, seconds=6, what="the pause")
     landed = len(list((out / "data").glob("part-*")))
