@@ -80,7 +80,7 @@ def distill(options: TrainingOptions, display: TrainingDisplay, stopped: Callabl
     model_files = model_store.digest_folder(folder)
     trunk = Trunk.load(folder, getattr(mx, options.dtype))
     data = read_training_data(options.sources, trunk, model_files, options.recipe.context, display.note)
-    inputs = {"model": model_store.combined_digest(model_files), "corpus": data.corpus.digest}
+    inputs = {"model": model_store.combined_digest(model_files), "corpus": data.corpus.digest, "dtype": options.dtype}
     if options.out.exists():
         return _already_there(options, inputs)
     checkpoint = checkpoint_path(options.out)
@@ -248,7 +248,7 @@ def _recipe(options: TrainingOptions, checkpoint: Path, inputs: dict[str, str]) 
 def _already_there(options: TrainingOptions, inputs: dict[str, str]) -> Distillation:
     made = read_distillation(options.out)
     asked = options.recipe if made is None or options.minutes is None else replace(options.recipe, steps=made.recipe.steps)
-    if made is None or {"model": made.model_digest, "corpus": made.corpus_digest} != inputs or made.recipe != asked:
+    if made is None or (made.model_digest, made.corpus_digest) != (inputs["model"], inputs["corpus"]) or made.recipe != asked:
         raise HeadError(f"{options.out} exists and is not what this command would train; move it away, or choose another --out")
     return made
 

@@ -86,6 +86,8 @@ def test_a_stop_leaves_a_checkpoint_from_which_the_same_command_ends_with_the_sa
     assert [path.name for path in stopped.parent.iterdir()] == ["head.checkpoint.safetensors"]
     refused = specmill(*words, "--out", stopped, "--clip", 2)
     assert "clip: 1.0 / 2.0" in refused.stderr
+    refused = specmill(*words, "--out", stopped, "--dtype", "bfloat16")
+    assert "belongs to a training with another dtype" in refused.stderr
     result = specmill(*words, "--out", stopped)
     assert result.exit_code == 0, result.output
     assert "going on at step 4 of 6" in result.stderr

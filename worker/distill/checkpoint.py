@@ -29,7 +29,7 @@ def write_checkpoint(path: Path, trainer: Trainer, recipe: Recipe, inputs: dict[
         path: the file.
         trainer: between two steps.
         recipe: its recipe.
-        inputs: digests of model and corpus.
+        inputs: name → digest or value of what is trained on.
     """
     progress = trainer.progress
     about = {
@@ -48,7 +48,7 @@ def read_recipe(path: Path, inputs: dict[str, str]) -> Recipe:
     """The recipe that a checkpoint was made with.
 
     Raises:
-        HeadError: no checkpoint, or one of another model or corpus.
+        HeadError: no checkpoint, or one of another model, corpus or dtype.
         DecodeError: a recipe of another version.
     """
     about = _about(_load(path)[1], path)
