@@ -16,13 +16,17 @@ _SHADES = ((0.9, ""), (0.5, "cyan"), (0.1, "yellow"), (0.0, "bold red"))
 _ROLE_STYLES = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
 
 
-def row_view(row: dict[str, Any], pieces: Sequence[str] | None) -> Group:
+_ORIGIN_STYLES = {"accepted": "green", "residual": "bold red", "bonus": "cyan"}
+
+
+def row_view(row: dict[str, Any], pieces: Sequence[str] | None, origins: Sequence[str] | None = None) -> Group:
     """The row for a terminal; colours vanish where there is none.
 
     Args:
         row: a dataset row.
         pieces: what each of its tokens adds to the text, or None to show the completion as it is. With pieces and the column `logprobs`,
             tokens are coloured by the probability that the target gave them.
+        origins: with pieces: where each token came from; then that is what the colours say.
     """
     parts: list[Any] = [_heading(row)]
     asked = row.get("messages") or [{"role": "user", "content": row["prompt"]}]
@@ -30,7 +34,9 @@ def row_view(row: dict[str, Any], pieces: Sequence[str] | None) -> Group:
     if row["error"] is not None:
         return Group(*parts, Panel(Text(f"{row['error']['type']}: {row['error']['message']}"), title="error", border_style="red"))
     logprobs = row.get("logprobs")
-    if pieces is not None and logprobs is not None:
+    if pieces is not None and origins is not None:
+        parts += [_panel("assistant", _by_origin(pieces, origins)), _origin_legend(origins)]
+    elif pieces is not None and logprobs is not None:
         parts += [_panel("assistant", _by_probability(pieces, logprobs)), _legend()]
     else:
         parts.append(_panel("assistant", Text(row["completion"])))
@@ -68,6 +74,20 @@ def _by_probability(pieces: Sequence[str], logprobs: Sequence[float]) -> Text:
     text = Text()
     for piece, logprob in zip(pieces, logprobs, strict=True):
         text.append(piece, style=next(style for least, style in _SHADES if math.exp(logprob) >= least))
+    return text
+
+
+def _by_origin(pieces: Sequence[str], origins: Sequence[str]) -> Text:
+    text = Text()
+    for piece, origin in zip(pieces, origins, strict=True):
+        text.append(piece, style=_ORIGIN_STYLES[origin])
+    return text
+
+
+def _origin_legend(origins: Sequence[str]) -> Text:
+    text = Text("tokens: ")
+    for origin, style in _ORIGIN_STYLES.items():
+        text.append(f"{origins.count(origin)} {origin}  ", style=style)
     return text
 
 

@@ -10,12 +10,14 @@ import click
 @click.option("--row", "ids", metavar="ID", multiple=True, help="Record id; repeatable.  [default: one row at random]")
 @click.option("--sample", type=click.IntRange(min=0), help="Only this sample of the record.  [default: all of them]")
 @click.option("--where", metavar="SQL", help="The first row for which this holds instead, such as \"finish_reason = 'length'\".")
+@click.option("--origins", is_flag=True, help="Decode the row again here and colour its tokens: accepted, residual, bonus.")
 @click.option("--json", "as_json", is_flag=True, help="The row as one line of JSON.")
-def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None, as_json: bool) -> None:
+def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None, origins: bool, as_json: bool) -> None:
     """Show rows of the dataset OUT.
 
-    With the column `logprobs` (`specmill run --logprobs`) and the model on this machine, tokens are coloured by the probability that the
-    model gave them. Output that goes into a file or a pipe has no colours.
+    With --origins, and model and head on this machine, tokens are coloured by where they came from: accepted drafts, residual tokens
+    behind a rejected one, bonus tokens behind a cycle without one. Else, with the column `logprobs` (`specmill run --logprobs`) and the
+    model on this machine, by the probability that the model gave them. Output into a file or a pipe has no colours.
     """
     if where is not None and ids:
         raise click.UsageError("--row and --where exclude each other")
@@ -26,13 +28,16 @@ def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None,
     from producer.dataset import Dataset
     from producer.row_choice import choose_rows
     from producer.row_view import row_view
+    from producer.token_origins import token_origins
     from producer.token_pieces import token_pieces
 
     dataset = Dataset.open(out)
+    spec = dataset.manifest.spec
     console = Console(soft_wrap=False)
     for row in choose_rows(dataset, ids, sample, where):
         if as_json:
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
-        wanted = row.get("logprobs") is not None and row["error"] is None
-        console.print(row_view(row, token_pieces(dataset.manifest.spec.model.name, row["token_ids"]) if wanted else None))
+        decoded = token_origins(spec, row) if origins and row["error"] is None else None
+        wanted = decoded is not None or (row.get("logprobs") is not None and row["error"] is None)
+        console.print(row_view(row, token_pieces(spec.model.name, row["token_ids"]) if wanted else None, decoded))

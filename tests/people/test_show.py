@@ -11,7 +11,10 @@ from scripted_dataset import make_dataset
 
 from producer.cli import main
 from producer.row_view import row_view, speculation
+from producer.token_origins import token_origins
 from producer.token_pieces import token_pieces
+from schemas.errors import ModelError
+from schemas.sampler import SamplerConfig
 from worker.engine.model_store import SMOLLM2
 
 
@@ -94,3 +97,30 @@ def test_pieces_join_to_the_text_that_the_tokenizer_gives(smollm2_folder):
     pieces = token_pieces(SMOLLM2, ids)
     assert (len(pieces), "".join(pieces)) == (len(ids), text)
     assert token_pieces("no-such-model", ids) is None
+
+
+def test_origins_are_found_by_decoding_the_row_again(agreeing_pair):
+    from engine_support import make_requests, make_spec
+
+    from worker.engine.engine import Timings
+    from worker.engine.mtp_engine import MTPEngine
+
+    spec = make_spec(*agreeing_pair, depth=2, max_tokens=30, sampler=SamplerConfig(temperature=1.0))
+    for made in MTPEngine.load(spec).complete(spec, make_requests(["Tell me", "why?"]), Timings(), lambda _: None):
+        request = made.request
+        row = {"sample": request.sample, "seed": request.key, "prompt": request.prompt, "token_ids": made.token_ids}
+        origins = token_origins(spec, row)
+        counts = (sum(made.acceptance.accepted_by_depth), made.acceptance.residual, made.acceptance.bonus)
+        assert tuple(origins.count(name) for name in ("accepted", "residual", "bonus")) == counts
+        assert sum(counts) == len(made.token_ids)
+        with pytest.raises(ModelError, match="decodes the row to other tokens"):
+            token_origins(spec, {**row, "token_ids": [1, 2, 3]})
+
+
+def test_origins_are_coloured_and_counted(out):
+    row = json.loads(show(out, "--row", "r3", "--sample", 0, "--json").stdout)
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
+    console.print(row_view(row, ["a", "b", "c"], ["accepted", "residual", "bonus"]))
+    assert "\x1b[32ma\x1b[0m\x1b[1;31mb\x1b[0m\x1b[36mc\x1b[0m" in console.file.getvalue()
+    assert "1 residual" in console.file.getvalue()
+    assert "a scripted row has no tokens" in show(out, "--row", "r3", "--origins").stderr
