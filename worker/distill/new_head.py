@@ -10,6 +10,9 @@ from worker.engine.mtp_head import MTPHead
 from worker.engine.static_cache import Cursor
 from worker.engine.trunk import Trunk
 
+# Smaller, and the block's own norm hides the next token from it: after 60 steps on SmolLM2 (R = 29) the loss was 3.69 with embeddings of
+# their own size 0.1, 3.47 with 3, 3.55 with 8.
+EMBEDDING_SHARE = 0.15  # of the residual stream's size, at least
 SMALLEST_NORM_WEIGHT = 0.05  # of the final norm, relative to its root mean square, when it is divided by
 
 
@@ -37,7 +40,7 @@ def new_head(trunk: Trunk, draft_ids: NDArray[np.int32] | None, sample: NDArray[
     weights |= {
         "norm.weight": final,
         "nh.weight": size * rms / divisor,  # takes the final norm back: the block sees the residual stream it was trained on
-        "ne.weight": mx.full(width, mx.sqrt(mx.mean(embedded**2))),
+        "ne.weight": mx.full(width, mx.maximum(mx.sqrt(mx.mean(embedded**2)), EMBEDDING_SHARE * size)),
         "fc.weight": mx.concatenate([mx.eye(width), mx.eye(width)], axis=1),
     }
     head.load_weights(list(weights.items()))
