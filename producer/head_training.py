@@ -179,6 +179,7 @@ class _Session:
             recipe=recipe,
             steps=best.step,
             ending=ending.value,
+            whole=ending is not Ending.STOPPED,
             untrained=untrained,
             evaluation=self._everything.evaluate(self._head, TEMPERATURES),
             points=tuple(self.trainer.progress.points),

@@ -1,6 +1,7 @@
 """The command from a dataset folder to a head that the engine loads: what it writes, what it refuses, how it goes on."""
 
 import json
+import shutil
 import signal
 
 import mlx.core as mx
@@ -88,6 +89,13 @@ def test_a_stop_leaves_a_checkpoint_from_which_the_same_command_ends_with_the_sa
     assert "clip: 1.0 / 2.0" in refused.stderr
     refused = specmill(*words, "--out", stopped, "--dtype", "bfloat16")
     assert "belongs to a training with another dtype" in refused.stderr
+    finished = tmp_path / "finished" / "head.safetensors"
+    finished.parent.mkdir()
+    shutil.copy(stopped.with_name("head.checkpoint.safetensors"), finished.parent)
+    result = specmill(*words, "--out", finished, "--finish")
+    assert result.exit_code == 0, result.output
+    assert "cut short with `--finish`" in finished.with_suffix(".md").read_text()
+    assert read_distillation(finished).steps == 3
     result = specmill(*words, "--out", stopped)
     assert result.exit_code == 0, result.output
     assert "going on at step 4 of 6" in result.stderr

@@ -43,6 +43,7 @@ class Distillation(Wire):
         recipe: how it was trained.
         steps: updates until the kept weights.
         ending: why training ended.
+        whole: whether training ended by itself, so that `command` makes the same head.
         untrained: the head before its first update, on the held-out rows.
         evaluation: the stored weights on all held-out rows.
         points: the learning curve, on some of the held-out rows.
@@ -62,6 +63,7 @@ class Distillation(Wire):
     recipe: Recipe
     steps: int
     ending: str
+    whole: bool
     untrained: Evaluation
     evaluation: Evaluation
     points: tuple[LearningPoint, ...]
