@@ -14,6 +14,7 @@ BENCH_PROMPTS ?= examples/prompts.jsonl --column prompt
 help:
 	@echo "make demo    examples/prompts.jsonl -> a Parquet dataset in $(OUT)"
 	@echo "make test    ruff, mypy and pytest; the one command before a commit"
+	@echo "make setup   .venv with everything, and nothing else"
 	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
 	@echo "make types   mypy --strict                           make tests    pytest alone"
 	@echo "make bench   the measurements under bench/           make pins     pin the dependencies anew (needs uv)"

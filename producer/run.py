@@ -100,7 +100,10 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         if manifest.status != "complete":
             counts = coordinator.counts()
             landed = counts.ok + counts.failed
-            display.note(f"stopped: {landed:,} of {counts.total:,} rows are in {options.out}; the same command goes on with the rest")
+            whole = f"a shard of {plan.spec.shard_size} prompts counts once it is whole, --shard-size makes them smaller"
+            display.note(
+                f"stopped: {landed:,} of {counts.total:,} rows are in {options.out} ({whole}); the same command goes on with the rest"
+            )
             return None
         summary = _finish(options, plan, manifest)
     if last is not None and last.tokens_per_second:

@@ -131,7 +131,7 @@ class RunSummary:
         lines += [f"  note        {warning}" for warning in self.warnings]
         lines.append(f"  files       {self.files:,} in {self.out / 'data'}, {self.size / 1e6:,.1f} MB")
         lines.append(
-            f"  load it     pandas.read_parquet({str(self.out / 'data')!r})   or   duckdb -c \"from '{self.out / 'data'}/*.parquet'\""
+            f"  load it     pandas.read_parquet({str(self.out / 'data')!r})   or   duckdb.sql(\"from '{self.out / 'data'}/*.parquet'\")"
         )
         return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from producer.row_selection import RowSelection
 from producer.run_options import VERIFY_MODES
 from producer.teacher_forced_check import INPUT_ERRORS, Tolerance, check_row
 from producer.verify_report import RowVerdict, VerifyReport
-from schemas.errors import LandingError
+from schemas.errors import InputError, LandingError
 from schemas.manifest import ShardRecord
 from schemas.profile import Backend
 from schemas.run_spec import RunSpec
@@ -64,10 +64,16 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
     """Verify a dataset folder.
 
     Raises:
-        InputError, DecodeError: no dataset there, or an id that it does not have.
+        InputError, DecodeError: no dataset there, one that is not complete yet, or an id that it does not have.
         ModelError, HeadError, EngineError: the model cannot be run here.
     """
     dataset = Dataset.open(out)
+    manifest = dataset.manifest
+    if manifest.status != "complete":
+        raise InputError(
+            f"{out} is not complete yet ({manifest.status}, {len(manifest.shards):,} of {manifest.spec.shards:,} part files listed); "
+            "the command that began it goes on with it"
+        )
     report = VerifyReport(out, rows_total=sum(shard.rows for shard in dataset.manifest.shards))
     if request.files:
         report.files = len(dataset.manifest.shards)

@@ -116,16 +116,25 @@ class RunSpec(Wire):
 
     def differences(self, other: "RunSpec") -> list[str]:
         """One line per contract field in which `other` differs: `field: mine / theirs`. A model under another name is the same model."""
-        return [
-            f"{field.name}: {_shown(getattr(self, field.name))} / {_shown(getattr(other, field.name))}"
-            for field in fields(self)
-            if field.name != "run_id" and _compared(getattr(self, field.name)) != _compared(getattr(other, field.name))
-        ]
+        return _differences(self, other, "")
 
 
 def _check_interval(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name} must be in [{low}, {high}]; received {value}")
+
+
+def _differences(mine: Wire, theirs: Wire, prefix: str) -> list[str]:
+    lines = []
+    for field in fields(mine):  # type: ignore[arg-type] # every Wire is a dataclass
+        left, right = getattr(mine, field.name), getattr(theirs, field.name)
+        if isinstance(left, SamplerConfig | ExecutionProfile):
+            lines += _differences(left, right, f"{field.name}.")
+        elif field.name == "prompts_digest" and left != right:
+            lines.append("prompts_digest: the prompts are others, or in another order")
+        elif field.name != "run_id" and _compared(left) != _compared(right):
+            lines.append(f"{prefix}{field.name}: {_shown(left)} / {_shown(right)}")
+    return lines
 
 
 def _compared(value: object) -> object:

@@ -62,10 +62,10 @@ def test_the_same_options_resume_under_the_same_run_id(options):
     ("change", "says"),
     [
         ({"seed": 1}, "seed: 0 / 1"),
-        ({"sampler": SamplerConfig(0.5)}, "sampler: "),
+        ({"sampler": SamplerConfig(0.5)}, "sampler.temperature: 1.0 / 0.5"),
         ({"shard_size": 5}, "shard_size: 4 / 5"),
         ({"model": "scripted:seconds=1"}, "/ scripted:seconds=1 ("),
-        ({"prompt_column": "id"}, "prompts_digest: "),
+        ({"prompt_column": "id"}, "the prompts are others"),
     ],
 )
 def test_other_options_are_refused_with_the_differences(options, change, says):
