@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pyarrow.dataset as ds
 import pytest
@@ -100,3 +101,14 @@ def test_a_file_is_written_whole_and_never_replaced_unasked(out, tmp_path):
     export(out, "--to", "chat", "-o", target, "--force")
     assert len(target.read_text().splitlines()) == 40
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_an_unfinished_dataset_is_exported_with_a_warning(out, tmp_path):
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(out, unfinished)
+    manifest = json.loads((unfinished / "manifest.json").read_text())
+    (unfinished / "manifest.json").write_text(json.dumps({**manifest, "status": "cancelled"}))
+    done = CliRunner().invoke(main, ["export", str(unfinished), "--to", "jsonl"])
+    assert done.exit_code == 0
+    assert "is not complete yet (cancelled)" in done.stderr
+    assert done.stdout == export(out, "--to", "jsonl")
