@@ -94,7 +94,8 @@ class Report:
             total = max(sum(float(spent[phase].sum()) for phase in PHASES), 1e-9)
             shares = ", ".join(f"{phase} {float(spent[phase].sum()) / total:.0%}" for phase in PHASES)
             lines.append(f"  time        {duration(total)} of work: {shares}")
-            lines += [f"  worker      {' · '.join(row)}" for row in self._worker_rows()]
+            labelled = "  worker      {0}: {1} shards, {2} rows, {3} tokens, {4} tok/s, peak {5}, {6}"
+            lines += [labelled.format(*row) for row in self._worker_rows()]
         for name, rows in (("low", self.lowest[:3]), ("high", self.highest[:3])):
             lines += [f"  {name + ' accept':<11} {row.name}: {row.share:.2f} of {row.judged} drafts; {row.excerpt[:80]}" for row in rows]
         return "\n".join(lines)
