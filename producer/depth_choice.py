@@ -17,9 +17,7 @@ TRIAL_TOKENS = 32  # longest completion of a trial; acceptance hardly depends on
 ROUNDS = 2  # the best counts: what else runs on the machine only ever slows a round down
 
 
-def measure_depths(
-    spec: RunSpec, blob: bytes, note: Callable[[str], None], *, candidates: Sequence[int] = CANDIDATES, engine: EngineProcess | None = None
-) -> list[DepthTrial]:
+def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, candidates: Sequence[int] = CANDIDATES) -> list[DepthTrial]:
     """Complete the first records of a shard at every depth.
 
     Args:
@@ -27,7 +25,6 @@ def measure_depths(
         blob: the first shard, Arrow IPC.
         note: receives a line per trial.
         candidates: depths to try.
-        engine: for tests; a process of its own by default.
 
     Returns:
         One trial per depth, in the order of `candidates`.
@@ -37,7 +34,7 @@ def measure_depths(
         EngineCrashedError, ModelError, HeadError: as from any shard.
     """
     records = table_from_bytes(blob).slice(0, 2 * spec.profile.slots)
-    process = engine if engine is not None else EngineProcess()
+    process = EngineProcess()
     trials = []
     try:
         for depth in candidates:

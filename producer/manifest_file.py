@@ -1,14 +1,13 @@
 """`OUT/manifest.json`: read and written whole."""
 
 import json
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
 
-from schemas.errors import DecodeError, LandingError
+from schemas.errors import DecodeError
 from schemas.manifest import Manifest
-from worker.landing import rename_durably, temporary_name
+from worker.landing import written_whole
 
 NAME = "manifest.json"
 CERTIFICATE = "certificate"
@@ -38,21 +37,9 @@ def write_manifest(out: Path, manifest: Manifest) -> None:
     Raises:
         LandingError: the file could not be written.
     """
-    path = out / NAME
-    temporary = temporary_name(path)
-    try:
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                json.dump(manifest.encode(), file, indent=1, ensure_ascii=False, allow_nan=False)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            rename_durably(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise LandingError(f"cannot write {path}: {error}") from error
+    with written_whole(out / NAME) as file:
+        text = json.dumps(manifest.encode(), indent=1, ensure_ascii=False, allow_nan=False)
+        file.write(f"{text}\n".encode())
 
 
 def versions() -> dict[str, str]:

@@ -4,12 +4,14 @@ A part file is written under a temporary name in its own folder, synced, renamed
 `PartRecord`. What varies between two equal datasets (host, chip, time, attempt) stays out of it.
 """
 
+import contextlib
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,11 +85,22 @@ def land_table(path: Path, table: pa.Table) -> None:
     Raises:
         LandingError: the file could not be written.
     """
+    with written_whole(path) as file:
+        pq.write_table(table, file, row_group_size=ROW_GROUP_ROWS, **WRITER_OPTIONS)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes the name `path` when the block ends, synced, and leaves nothing when it raises.
+
+    Raises:
+        LandingError: the file could not be written.
+    """
     temporary = temporary_name(path)
     try:
         try:
             with temporary.open("xb") as file:
-                pq.write_table(table, file, row_group_size=ROW_GROUP_ROWS, **WRITER_OPTIONS)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             rename_durably(temporary, path)

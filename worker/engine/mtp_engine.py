@@ -46,7 +46,6 @@ class MTPEngine:
         self._trunk = trunk
         self._head = head
         self._draft_model = draft_model
-        self._profile = profile
         self.backend = Backend(
             device=mx.default_device().type.name,
             chip=str(mx.device_info()["device_name"]),
@@ -100,20 +99,17 @@ class MTPEngine:
     def _drafter(self, spec: RunSpec, sampler: BatchedSampler, shape: CohortShape) -> Drafter:
         if shape.depth == 0:
             return NoDrafter()
-        lookup = LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size)
         if spec.drafter == "lookup":
-            return lookup
+            return LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size)
         learned: Drafter
         if self._head is not None:
             learned = HeadDrafter(self._head, sampler, shape)
         else:
             assert self._draft_model is not None
             learned = ModelDrafter(self._draft_model, sampler, shape)
-        return (
-            AutoDrafter(LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size, AUTO_SHORTEST), learned)
-            if spec.drafter == "auto"
-            else learned
-        )
+        if spec.drafter == "auto":
+            return AutoDrafter(LookupDrafter(shape.depth, shape.slots, self._trunk.vocab_size, AUTO_SHORTEST), learned)
+        return learned
 
     def _rows_by_capacity(
         self, spec: RunSpec, requests: Sequence[Request], done: dict[tuple[int, int], Completion]
