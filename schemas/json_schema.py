@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Any
 
-from schemas.wire import Json, Wire
+from schemas.wire import ADDED, Json, Wire
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
@@ -24,13 +24,16 @@ def _object(cls: type[Wire], definitions: dict[str, Json]) -> dict[str, Json]:
     texts = _attribute_texts(cls.__doc__ or "")
     hints = typing.get_type_hints(cls)
     properties: dict[str, Json] = {"v": {"const": cls.VERSION, "description": "version of this object's form"}}
+    required: list[Json] = ["v"]
     for field in dataclasses.fields(cls):
         properties[field.name] = {**_schema(hints[field.name], definitions), "description": texts[field.name]}
+        if ADDED not in field.metadata:
+            required.append(field.name)
     return {
         "type": "object",
         "description": (cls.__doc__ or "").strip().partition("\n")[0],
         "properties": properties,
-        "required": list(properties),
+        "required": required,
         "additionalProperties": False,
     }
 

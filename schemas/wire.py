@@ -3,6 +3,9 @@
 `Wire` gives a dataclass `encode()` and `decode()`. Decoding refuses, by name, an unknown version, an unknown field, a missing field and a
 value of the wrong type, always with `DecodeError`. Supported field types: bool, int, float, str, None, unions of these, nested `Wire`
 classes, `tuple[T, ...]` and `dict[str, T]`.
+
+A field that joins a class later is declared with `added(default)`, where the default means "as before": it is left out while it holds that
+default, and a value without it has it. So what older versions wrote can be read, and no digest changes until the field is used.
 """
 
 import dataclasses
@@ -14,7 +17,19 @@ from typing import Any, ClassVar, Self
 
 from schemas.errors import DecodeError
 
+ADDED = "added"  # key in the metadata of a dataclass field
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def added(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field that older versions do not write.
+
+    Args:
+        default: what its absence means; it must never change.
+        factory: makes the default where it is mutable; one of the two is given.
+    """
+    return dataclasses.field(default=default, default_factory=factory, metadata={ADDED: True})
 
 
 class Wire:
@@ -25,8 +40,8 @@ class Wire:
     def encode(self) -> dict[str, Json]:
         """The JSON object of this value, `v` first."""
         assert dataclasses.is_dataclass(self)
-        fields = {field.name: _encode(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        return {"v": self.VERSION, **fields}
+        fields = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {"v": self.VERSION, **{field.name: _encode(value) for field, value in fields if not _goes_without_saying(field, value)}}
 
     def to_json(self) -> str:
         """`encode()` as one line of canonical JSON (sorted keys, no spaces, no NaN)."""
@@ -52,10 +67,10 @@ class Wire:
         unknown = sorted(set(map(str, data)) - set(known) - {"v"})
         if unknown:
             raise DecodeError(f"{name} has unknown field {unknown[0]!r}; known fields: {', '.join(sorted(known))}")
-        missing = sorted(set(known) - set(data))
+        missing = sorted(name for name, field in known.items() if name not in data and ADDED not in field.metadata)
         if missing:
             raise DecodeError(f"{name} lacks field {missing[0]!r}")
-        values = {key: _decode(hints[key], data[key], f"{name}.{key}") for key in known}
+        values = {key: _decode(hints[key], data[key], f"{name}.{key}") for key in known if key in data}
         try:
             return cls(**values)
         except DecodeError:
@@ -76,6 +91,13 @@ class Wire:
 def canonical_json(value: Json) -> str:
     """One line of JSON that is a function of the value alone; the text that digests are taken over."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _goes_without_saying(field: "dataclasses.Field[Any]", value: object) -> bool:
+    """Whether a field that was added holds what its absence means."""
+    if ADDED not in field.metadata:
+        return False
+    return bool(value == (field.default if field.default_factory is dataclasses.MISSING else field.default_factory()))
 
 
 def _brief(value: object) -> str:
