@@ -37,7 +37,7 @@ def _load_session() -> ModuleType:
 SESSION = _load_session()
 
 
-def poll(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
+def poll(condition: Callable[[], Any], seconds: float = 90.0, what: str = "the condition") -> Any:
     """The first true value of `condition`, asked until then."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -49,13 +49,13 @@ def test_a_session_is_watched_held_and_let_go_by_its_folder(start: Start, tmp_pa
     assert code == 1
     assert "would begin it again" in text
     assert specmill("pause", out)[0] == 0
-    help_.poll(lambda: "paused" in (text := specmill("status", out)[1]) and " 0 in work" in text, seconds=6, what="the pause")
+    help_.poll(lambda: "paused" in (text := specmill("status", out)[1]) and " 0 finished, 0 in work" in text, seconds=30, what="the pause")
     landed = len(list((out / "data").glob("part-*")))
     quiet = time.monotonic()
     help_.poll(lambda: time.monotonic() - quiet > 1.5)
     assert len(list((out / "data").glob("part-*"))) == landed
     assert specmill("resume", out)[0] == 0
-    assert session.wait(40) == 0
+    assert session.wait(90) == 0
     assert len(list((out / "data").glob("part-*"))) == 4
     code, text = specmill("pause", out)
     assert code == 1
