@@ -13,6 +13,7 @@ from schemas.wire import canonical_json
 MAX_FIELDS = 256  # keys of one nested object over the whole file; more are data, not columns
 _INT64 = range(-(2**63), 2**63)
 _FLOAT_EXACT = range(-(2**53), 2**53 + 1)
+_KINDS: dict[type, str] = {bool: "bool", int: "int", float: "float", str: "string", list: "list", dict: "struct"}
 
 
 @dataclass
@@ -81,7 +82,5 @@ class ColumnType:
 
 
 def _kind(value: object) -> str:
-    for types, kind in ((bool, "bool"), (int, "int"), (float, "float"), (str, "string"), (list, "list"), (dict, "struct")):
-        if isinstance(value, types):
-            return kind if kind != "int" or value in _INT64 else "json"
-    raise TypeError(f"not a JSON value: {value!r}")
+    kind = _KINDS[type(value)]
+    return kind if kind != "int" or value in _INT64 else "json"

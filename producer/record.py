@@ -20,6 +20,8 @@ ID_COLUMNS = ("id", "custom_id")
 _TEXT_SHOWN = 60  # characters of a received value that a message repeats
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+_NAMED = {name: ColumnPath(name, name) for name in (*ID_COLUMNS, "prompt", "messages")}
+
 Message = dict[str, str]
 
 
@@ -85,7 +87,6 @@ class RecordReader:
             row: number of the record.
             line: number of the line.
         """
-        where = self.origins.name(line)
         try:
             text = _decoded(data)
             if self.plain_text:
@@ -94,43 +95,43 @@ class RecordReader:
                 raise InputError(text[1:])
             columns = _parsed(text)
         except InputError as error:
-            return Record(row, line, f"line-{line}", bad_input=f"{where}: {error}")
-        own = {name: value for name, value in columns.items() if name not in self._consumed(columns)}
+            return Record(row, line, f"line-{line}", bad_input=f"{self.origins.name(line)}: {error}")
+        id_path = self._id_path(columns)
+        consumed = self._consumed(id_path)
+        own = {name: value for name, value in columns.items() if name not in consumed}
         record_id = None
         try:
-            record_id = self._record_id(columns)
+            record_id = self._record_id(columns, id_path)
             request = OpenAIRequest.of(columns) if self.prompt_column is None and self.template is None else None
             if request is not None:
                 own = {name: value for name, value in own.items() if name not in ENVELOPE}
             prompt, messages = self._prompt(columns, request)
         except InputError as error:
-            return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"{where}: {error}")
+            return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"{self.origins.name(line)}: {error}")
         return Record(row, line, record_id or str(row), prompt, messages, own, options=request.options if request is not None else {})
 
     def _id_path(self, columns: dict[str, object]) -> ColumnPath | None:
         if self.id_column is not None:
             return self.id_column
-        named = [name for name in ID_COLUMNS if columns.get(name) is not None]
-        return ColumnPath(named[0], named[0]) if named else None
+        return next((_NAMED[name] for name in ID_COLUMNS if columns.get(name) is not None), None)
 
     def _prompt_path(self, columns: dict[str, object]) -> ColumnPath:
         if self.prompt_column is not None:
             return self.prompt_column
-        named = [name for name in ("prompt", "messages") if columns.get(name) is not None]
-        if len(named) == 2:
+        prompt, messages = columns.get("prompt"), columns.get("messages")
+        if prompt is not None and messages is not None:
             raise InputError("both prompt and messages; --prompt-column says which one to take")
-        if not named:
+        if prompt is None and messages is None:
             raise InputError("prompt is null" if "prompt" in columns else "neither prompt nor messages")
-        return ColumnPath(named[0], named[0])
+        return _NAMED["messages" if prompt is None else "prompt"]
 
-    def _consumed(self, columns: dict[str, object]) -> set[str]:
+    def _consumed(self, id_path: ColumnPath | None) -> set[str]:
         """The columns that become `record_id`, `prompt` and `messages` as they stand, and so are not the user's own any more."""
         consumed = {"prompt", "messages"} if self.prompt_column is None and self.template is None else set()
-        paths = (self._id_path(columns), self.prompt_column)
-        return consumed | {path.column for path in paths if path is not None and path.plain}
+        consumed.update(path.column for path in (id_path, self.prompt_column) if path is not None and path.plain)
+        return consumed
 
-    def _record_id(self, columns: dict[str, object]) -> str | None:
-        path = self._id_path(columns)
+    def _record_id(self, columns: dict[str, object], path: ColumnPath | None) -> str | None:
         if path is None:
             return None
         value = path.of(columns)
@@ -181,7 +182,7 @@ def _decoded(data: bytes | None) -> str:
 
 def _parsed(text: str) -> dict[str, object]:
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = _DECODER.decode(text)
     except InputError:
         raise
     except RecursionError as error:
@@ -190,9 +191,12 @@ def _parsed(text: str) -> dict[str, object]:
         raise InputError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"must be a JSON object; received {kind(value)}")
+    escaped = "\\u" in text  # half a surrogate pair and NUL can only come as an escape: UTF-8 and JSON have neither
     for name, item in value.items():
-        _check_name(name)
-        _check_value(item, name, MAX_NESTING)
+        if escaped:
+            _check_name(name)
+        if escaped or not isinstance(item, str):
+            _check_value(item, name, MAX_NESTING)
     return value
 
 
@@ -206,6 +210,9 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(name: str) -> object:
     raise InputError(f"not JSON: {name} is no JSON number (write null)")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _check_name(name: str) -> None:
