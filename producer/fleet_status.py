@@ -26,6 +26,7 @@ class RunStatus:
         in_work: shards that a worker holds.
         queued: shards that were handed out and that no worker holds.
         waiting: shards that were not handed out.
+        refusing: workers of another backend class than the run wants, each `name (class)`.
     """
 
     run_id: str
@@ -39,6 +40,7 @@ class RunStatus:
     in_work: int
     queued: int
     waiting: int
+    refusing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class FleetStatus:
         """Ask the broker."""
         fleet = Fleet(client)
         workers = tuple(fleet.workers())
-        runs = [_run_status(client, run_id, workers) for run_id in fleet.runs()]
+        runs = [run_status(client, run_id, workers) for run_id in fleet.runs()]
         return cls(tuple(run for run in runs if run is not None), workers)
 
     def encode(self) -> dict[str, Any]:
@@ -69,10 +71,13 @@ class FleetStatus:
                 f"  shards    {run.landed:,} landed, {run.finished:,} finished, {run.in_work:,} in work, {run.queued:,} queued, "
                 f"{run.waiting:,} waiting, of {run.shards:,}"
             )
+            if run.refusing:
+                lines.append(f"  backend   {', '.join(run.refusing)}: another class, takes no shard")
         for card in self.workers:
             work = f"shard {card.shard} of run {card.run_id[:12]}" if card.run_id is not None else "quiet hours" if card.resting else "idle"
             notes = [f"holds {card.model}" if card.model else "holds no model"]
             notes += [f"takes only {', '.join(card.models)}"] if card.models else []
+            notes += [f"class {card.backend}"] if card.backend else []
             notes += [f"left shards of {card.refused} to others"] if card.refused and card.run_id is None else []
             notes += [f"keeps {', '.join(run_id[:12] for run_id in card.keeps)}"] if card.keeps else []
             lines.append(f"worker {card.name}  {work}; {', '.join(notes)}")
@@ -83,7 +88,8 @@ class FleetStatus:
         return "\n".join(lines)
 
 
-def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...]) -> RunStatus | None:
+def run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...]) -> RunStatus | None:
+    """One run of a broker whose workers are these; None for a run that is over, or of another version."""
     ledger = Ledger(client, run_id)
     try:
         spec = ledger.spec()
@@ -91,8 +97,11 @@ def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...
         return None  # of another version; its own specmill shows it
     if spec is None:
         return None
-    issued, finished, landed = ledger.issued(), ledger.finished(), ledger.done()
+    # In the order in which a shard passes through them: one that moves on meanwhile is seen twice rather than nowhere.
+    issued = ledger.issued()
     in_work = list(ledger.states(issued).values()).count("leased")
+    finished, landed = ledger.finished(), ledger.done()
+    wanted = ledger.wanted_class(spec)
     state, why = "running", ""
     if ledger.cancelled():
         state = "cancelled"
@@ -100,8 +109,9 @@ def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...
         state, why = "paused", reason
     elif len(landed) + len(finished) >= spec.shards:
         state, why = "finished", "`specmill run` on its folder collects the results" if finished else ""
-    elif not any(card.takes(spec.model.name) for card in workers):
-        state, why = "waiting", f"no worker may take {spec.model.name}" if workers else "there is no worker"
+    elif not any(card.takes(spec.model.name, wanted) for card in workers):
+        what = spec.model.name if wanted is None else f"{spec.model.name} on the backend class {wanted}"
+        state, why = "waiting", f"no worker may take {what}" if workers else "there is no worker"
     return RunStatus(
         run_id=run_id,
         model=spec.model.name,
@@ -114,4 +124,5 @@ def _run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...
         in_work=in_work,
         queued=len(issued) - in_work,
         waiting=spec.shards - len(landed | finished | issued),
+        refusing=tuple(f"{card.name} ({card.backend})" for card in workers if card.differs(wanted)),
     )
