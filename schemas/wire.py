@@ -9,6 +9,7 @@ default, and a value without it has it. So what older versions wrote can be read
 """
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -62,7 +63,7 @@ class Wire:
         if data["v"] != cls.VERSION:
             raise DecodeError(f"{name} has version {_brief(data['v'])}; this specmill reads v={cls.VERSION}")
         assert dataclasses.is_dataclass(cls)
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         known = {field.name: field for field in dataclasses.fields(cls)}
         unknown = sorted(set(map(str, data)) - set(known) - {"v"})
         if unknown:
@@ -90,7 +91,11 @@ class Wire:
 
 def canonical_json(value: Json) -> str:
     """One line of JSON that is a function of the value alone; the text that digests are taken over."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_hints = functools.cache(typing.get_type_hints)  # reading them takes longer than decoding
 
 
 def _goes_without_saying(field: "dataclasses.Field[Any]", value: object) -> bool:
