@@ -17,6 +17,7 @@ then drawn from p with the same word as at a smaller depth, so the row cannot te
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -26,6 +27,7 @@ from sampling.adjustments import Adjustments, adjustments_along
 from sampling.candidates import CandidateBatch, candidates, inverse_cdf, residual
 from sampling.counter_rng import PositionRandom, Purpose, uniform
 from sampling.distribution import sample_from_distribution
+from sampling.grouped_batch import GroupedBatch
 from sampling.logit_batch import reduce_logits
 from sampling.penalties import bias_of
 from sampling.rows import NO_TOKEN, RowBatch
@@ -42,7 +44,7 @@ class DraftStep:
 
     Attributes:
         tokens: `[B] int64`, ids of the full vocabulary; `NO_TOKEN` where the row proposes nothing, here or deeper.
-        distribution: q, `[B, 1]`; not read where the row proposes nothing.
+        distribution: q, `[B, 1]`; not read where the row proposes nothing. Grouped where a `GroupedSampler` drew it.
         failed: `[B] bool`: the draft logits of an active row were not finite. Its token is the placeholder that its q holds with
             probability 1, so verification of that row stays exact if the caller goes on with it.
         nan: `[B] int64`, NaN logits of a failed row.
@@ -50,10 +52,16 @@ class DraftStep:
     """
 
     tokens: NDArray[np.int64]
-    distribution: DistributionBatch
+    distribution: DistributionBatch | GroupedBatch
     failed: NDArray[np.bool_]
     nan: NDArray[np.int64]
     inf: NDArray[np.int64]
+
+    @property
+    def q(self) -> DistributionBatch:
+        """The distribution of a step that one sampler drew."""
+        assert not isinstance(self.distribution, GroupedBatch)
+        return self.distribution
 
     @classmethod
     def one_hot(cls, tokens: ArrayLike, vocab_size: int) -> "DraftStep":
@@ -117,6 +125,16 @@ class BlockResult:
     failed: NDArray[np.bool_]
     nan: NDArray[np.int64]
     inf: NDArray[np.int64]
+
+
+class Sampler(Protocol):
+    """Who draws and judges drafts: `BatchedSampler`, or `GroupedSampler` for rows of several configs."""
+
+    def draft(self, logits: mx.array, rows: RowBatch, earlier: Sequence[DraftStep] = ()) -> DraftStep:
+        """The next draft token of every row."""
+
+    def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
+        """The verdict on every row's drafts."""
 
 
 class BatchedSampler:
@@ -288,14 +306,14 @@ def _acceptance(
     p_token = p.probability_of(tokens, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape))
     q_token = np.zeros_like(p_token)
     for place, step in enumerate(drafts):
-        q_token[:, place] = step.distribution.probability_of(tokens[:, place, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]
+        q_token[:, place] = step.q.probability_of(tokens[:, place, None], np.zeros((len(tokens), 1), dtype=np.int64))[:, 0]
     drawable = q_token > 0.0
     ratio = np.divide(p_token, q_token, out=np.ones_like(p_token), where=p_token < q_token)
     alphas = np.where(drawable, ratio, 0.0)
-    error = max([p.error_bound, *(step.distribution.error_bound for step in drafts)])
+    error = max([p.error_bound, *(step.q.error_bound for step in drafts)])
     doubtful = (np.abs(uniforms * q_token - p_token) <= 2.0 * error * (p_token + q_token)) & drawable & ~p.bad[:, : len(drafts)]
     for row, place in np.argwhere(doubtful).tolist():
-        alphas[row, place] = acceptance_probability(p.at(row, place), drafts[place].distribution.at(row, 0), int(tokens[row, place]))
+        alphas[row, place] = acceptance_probability(p.at(row, place), drafts[place].q.at(row, 0), int(tokens[row, place]))
     return alphas
 
 
@@ -306,7 +324,7 @@ def _corrections(
     uniforms = uniform(rows.keys, rows.positions + accepted, Purpose.CORRECTION)
     final = p.sample(accepted, uniforms)
     for place, step in enumerate(drafts):
-        q = step.distribution
+        q = step.q
         rejected = (accepted == place) & (tokens[:, place] != NO_TOKEN) & ~p.bad[:, place]
         if isinstance(p, CandidateBatch) and isinstance(q, CandidateBatch):
             padded = np.array(

@@ -92,6 +92,13 @@ class CandidateBatch:
         held = self.ids[row, place] < self.vocab_size
         return SparseDistribution(self.ids[row, place, held], self.probabilities[row, place, held], self.vocab_size)
 
+    def take(self, index: NDArray[np.int64]) -> "CandidateBatch":
+        """The rows at `index` `[R]`."""
+        wide = {(slot, place): held for slot, row in enumerate(index.tolist()) for (at, place), held in self.wide.items() if at == row}
+        return CandidateBatch(
+            self.ids[index], self.probabilities[index], wide, self.vocab_size, self.nan[index], self.inf[index], self.bad[index]
+        )
+
     def with_one_hot(self, chosen: NDArray[np.bool_], tokens: NDArray[np.int64]) -> "CandidateBatch":
         """The same batch, with the distributions of rows `chosen` `[B]` replaced by a one-hot at `tokens` `[B]`."""
         mask = chosen[:, None, None]

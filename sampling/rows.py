@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from schemas.sampler import SamplerConfig
+
 NO_TOKEN = -1
 """Pads `count_ids`, and the emitted tokens behind a block's last one; as a draft: the row proposes nothing, here or deeper."""
 
@@ -21,6 +23,7 @@ class RowBatch:
         count_ids: `[B, L] int64`, the distinct tokens of the completion so far, padded with -1.
         counts: `[B, L] int64`, how often each occurs; ≥ 0.
         prompt_ids: `[B, P] int64`, the tokens of the prompt, padded with -1; None where they were not given.
+        configs: the config of each of B rows, for a `GroupedSampler`, which needs them; None where they were not given.
     """
 
     keys: NDArray[np.uint64]
@@ -29,6 +32,7 @@ class RowBatch:
     count_ids: NDArray[np.int64]
     counts: NDArray[np.int64]
     prompt_ids: NDArray[np.int64] | None = None
+    configs: tuple[SamplerConfig, ...] | None = None
 
     @classmethod
     def of(
@@ -38,6 +42,7 @@ class RowBatch:
         active: ArrayLike | None = None,
         token_counts: Sequence[Mapping[int, int]] | None = None,
         prompt_ids: Sequence[Collection[int]] | None = None,
+        configs: Sequence[SamplerConfig] | None = None,
     ) -> "RowBatch":
         """Build a batch from per-row values.
 
@@ -49,6 +54,7 @@ class RowBatch:
                 without penalties, which never reads them).
             prompt_ids: for each row, the tokens of its prompt, best each once; read by a config with a repetition penalty alone, which
                 needs them.
+            configs: `[B]` sampler configs, for a `GroupedSampler`.
 
         Raises:
             ValueError: the lengths differ.
@@ -64,15 +70,28 @@ class RowBatch:
             )
         if prompt_ids is not None and len(prompt_ids) != rows:
             raise ValueError(f"prompt_ids must be given for each of {rows} rows; received {len(prompt_ids)}")
+        if configs is not None and len(configs) != rows:
+            raise ValueError(f"configs must be given for each of {rows} rows; received {len(configs)}")
         ids = _padded([row.keys() for row in held])
         counts = np.zeros(ids.shape, dtype=np.int64)
         for row, occurrences in enumerate(held):
             counts[row, : len(occurrences)] = list(occurrences.values())
         prompts = None if prompt_ids is None else _padded(prompt_ids)
-        return cls(key_words, np.where(alive, places, 0), alive, ids, counts, prompts)
+        return cls(key_words, np.where(alive, places, 0), alive, ids, counts, prompts, None if configs is None else tuple(configs))
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def take(self, index: NDArray[np.int64], used: int) -> "RowBatch":
+        """The rows at `index` `[R]`, without their configs; only the first `used` of them are active, if they were."""
+        return RowBatch(
+            self.keys[index],
+            self.positions[index],
+            self.active[index] & (np.arange(len(index)) < used),
+            self.count_ids[index],
+            self.counts[index],
+            None if self.prompt_ids is None else self.prompt_ids[index],
+        )
 
 
 def _padded(lists: Sequence[Collection[int]]) -> NDArray[np.int64]:

@@ -52,7 +52,7 @@ def _acceptance(
     p: DistributionBatch, step: DraftStep, tokens: NDArray[np.int64], judged: NDArray[np.int64], place: int
 ) -> NDArray[np.float64]:
     """`shared_noise_acceptance` of the drafts of rows `judged` `[R]` at one place: `[R] float64`."""
-    q = step.distribution
+    q = step.q
     alphas = np.zeros(len(judged))
     padded = np.zeros(len(judged), dtype=bool)
     if isinstance(p, CandidateBatch) and isinstance(q, CandidateBatch):
