@@ -1,7 +1,7 @@
 """Part files: whole or absent, byte-identical for equal rows, and telling in their footer what they are.
 
-A part file is written under a temporary name in its own folder, synced, renamed, and the folder is synced. Its footer carries a
-`PartRecord`. What varies between two equal datasets (host, chip, time, attempt) stays out of it.
+A part file is written under a temporary name in its own folder, synced, renamed, and the folder is synced; in an object store it is one
+object from its first moment on. Its footer carries a `PartRecord`. What varies between two equal datasets (host, chip, time, attempt) stays out of it.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from schemas.errors import DecodeError, LandingError
 from schemas.wire import Wire
+from worker.remote_path import Place, RemotePath, parquet_source, remote_whole
 
 FOOTER_KEY = b"specmill"
 TEMPORARY = re.compile(r"\.(part-\d{5,}\.parquet|attempts-\d{4,}\.parquet|manifest\.json)\.tmp-[0-9a-f]{8}")
@@ -58,7 +59,7 @@ class PartRecord(Wire):
     content_digest: str
 
 
-def land_part(folder: Path, relative_name: str, table: pa.Table, record: PartRecord) -> None:
+def land_part(folder: Place, relative_name: str, table: pa.Table, record: PartRecord) -> None:
     """Write one part file, whole or not at all; the same part again changes nothing.
 
     Args:
@@ -79,7 +80,7 @@ def land_part(folder: Path, relative_name: str, table: pa.Table, record: PartRec
     land_table(path, stamped)
 
 
-def land_table(path: Path, table: pa.Table) -> None:
+def land_table(path: Place, table: pa.Table) -> None:
     """Write one Parquet file, whole or not at all, replacing what has the name.
 
     Raises:
@@ -90,12 +91,16 @@ def land_table(path: Path, table: pa.Table) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def written_whole(path: Place) -> Iterator[IO[bytes]]:
     """A file to write that takes the name `path` when the block ends, synced, and leaves nothing when it raises.
 
     Raises:
         LandingError: the file could not be written.
     """
+    if isinstance(path, RemotePath):
+        with remote_whole(path, temporary_name(path).name) as file:
+            yield file
+        return
     temporary = temporary_name(path)
     try:
         try:
@@ -111,14 +116,14 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         raise LandingError(f"cannot write {path}: {error}") from error
 
 
-def read_part_record(path: Path) -> PartRecord:
+def read_part_record(path: Place) -> PartRecord:
     """What the footer of a part file says.
 
     Raises:
         LandingError: the file is broken or was not written by specmill.
     """
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        metadata = pq.read_schema(parquet_source(path)).metadata or {}
     except (pa.ArrowInvalid, OSError) as error:
         raise LandingError(f"{path} is not a whole Parquet file ({error}); move it away to have it made again") from error
     if FOOTER_KEY not in metadata:
@@ -129,7 +134,7 @@ def read_part_record(path: Path) -> PartRecord:
         raise LandingError(f"{path} has a footer that this specmill cannot read: {error}") from error
 
 
-def temporary_name(path: Path) -> Path:
+def temporary_name(path: Place) -> Place:
     """A new name beside `path` that `TEMPORARY` recognises and no `*.parquet` pattern does."""
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
 
