@@ -68,7 +68,7 @@ bench: $(STAMP)
 
 pins:
 	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
-	  --python-version 3.11 --extra dev --extra docs --extra monitor pyproject.toml --output-file $(PINS)
+	  --python-version 3.11 --extra dev --extra docs --extra monitor --extra s3 pyproject.toml --output-file $(PINS)
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

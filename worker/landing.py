@@ -1,7 +1,8 @@
 """Part files: whole or absent, byte-identical for equal rows, and telling in their footer what they are.
 
 A part file is written under a temporary name in its own folder, synced, renamed, and the folder is synced; in an object store it is one
-object from its first moment on. Its footer carries a `PartRecord`. What varies between two equal datasets (host, chip, time, attempt) stays out of it.
+object from its first moment on. Its footer carries a `PartRecord`. What varies between two equal datasets (host, chip, time, attempt) stays
+out of it.
 """
 
 import contextlib
@@ -98,7 +99,7 @@ def written_whole(path: Place) -> Iterator[IO[bytes]]:
         LandingError: the file could not be written.
     """
     if isinstance(path, RemotePath):
-        with remote_whole(path, temporary_name(path).name) as file:
+        with remote_whole(path, _temporary(path.name)) as file:
             yield file
         return
     temporary = temporary_name(path)
@@ -134,9 +135,13 @@ def read_part_record(path: Place) -> PartRecord:
         raise LandingError(f"{path} has a footer that this specmill cannot read: {error}") from error
 
 
-def temporary_name(path: Place) -> Place:
+def temporary_name(path: Path) -> Path:
     """A new name beside `path` that `TEMPORARY` recognises and no `*.parquet` pattern does."""
-    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
+    return path.with_name(_temporary(path.name))
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.tmp-{secrets.token_hex(4)}"
 
 
 def rename_durably(temporary: Path, path: Path) -> None:

@@ -228,6 +228,7 @@ def look_through(paths: Iterable[Place], look: Callable[[Place], U]) -> Iterator
 
 @functools.lru_cache
 def filesystem_of(scheme: str, bucket: str) -> fs.FileSystem:
+    """What opens a scheme; one per bucket, because a bucket has its region."""
     if scheme == "s3":
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

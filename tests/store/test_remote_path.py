@@ -131,7 +131,7 @@ def test_what_lies_below_a_root() -> None:
     assert not is_below(Path("bucket/a/b"), root)
 
 
-def test_a_file_system_that_only_fsspec_opens_shows_no_half_file(tmp_path: Path) -> None:
+def test_a_file_system_that_only_fsspec_opens_shows_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = remote(f"local://{tmp_path}/out")
     out.mkdir(parents=True, exist_ok=True)
     for data in (b"first", b"second"):
@@ -143,8 +143,9 @@ def test_a_file_system_that_only_fsspec_opens_shows_no_half_file(tmp_path: Path)
         raise OSError("cannot move")
 
     filesystem = out.filesystem
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(LandingError, match="cannot move"):
-        patch.setattr(filesystem.handler.fs, "mv", broken)
+    monkeypatch.setattr(filesystem.handler.fs, "mv", broken)
+    with pytest.raises(LandingError, match="cannot move"):
         write(out / "manifest.json", b"third")
+    monkeypatch.undo()
     assert [path.name for path in out.iterdir()] == ["manifest.json"]
     assert (tmp_path / "out" / "manifest.json").read_bytes() == b"second"
