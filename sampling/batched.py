@@ -31,6 +31,7 @@ from sampling.grouped_batch import GroupedBatch
 from sampling.logit_batch import reduce_logits
 from sampling.penalties import bias_of
 from sampling.rows import NO_TOKEN, RowBatch
+from sampling.token_mask import allowed_along, masked
 from sampling.verification import acceptance_probability, residual_distribution
 from sampling.whole_vocabulary import WholeVocabularyBatch
 from schemas.sampler import SamplerConfig
@@ -191,7 +192,7 @@ class BatchedSampler:
             logits: `[B, Vd]` float32, bfloat16 or float16, from the head.
             rows: the rows of this cycle, as they will be passed to `verify`.
             earlier: the steps already drafted in this cycle; their number is the depth of this one, and penalties count their tokens. A
-                row that stopped proposing in one of them draws nothing.
+                row that stopped proposing in one of them draws nothing. Nor does one whose mask leaves no token of the draft's vocabulary.
 
         Raises:
             ValueError: the shape of `logits` does not fit.
@@ -200,8 +201,11 @@ class BatchedSampler:
         _require_shape("logits", logits, (len(rows), width))
         drafted = _stacked(earlier, len(rows))
         stopped = (drafted == NO_TOKEN).any(axis=1)
+        allowed = self._allowed(rows, drafted, self.draft_ids, from_place=len(earlier))
+        if allowed is not None:
+            stopped |= ~allowed[:, 0].any(axis=-1)
         drawing = replace(rows, active=rows.active & ~stopped)
-        q = self._distributions(logits[:, None, :], drawing, drafted, self.draft_ids, from_place=len(earlier))
+        q = self._distributions(logits[:, None, :], drawing, drafted, self.draft_ids, allowed, from_place=len(earlier))
         tokens = self._pick_drafts(q, drawing.keys, drawing.positions + len(earlier))
         return DraftStep(np.where(stopped, NO_TOKEN, tokens), q, q.bad[:, 0] & drawing.active, q.nan[:, 0], q.inf[:, 0])
 
@@ -219,7 +223,7 @@ class BatchedSampler:
         count, depth = len(rows), len(drafts)
         _require_shape("logits", logits, (count, depth + 1, self.vocab_size))
         tokens = _stacked(drafts, count)
-        p = self._distributions(logits, rows, tokens, None)
+        p = self._distributions(logits, rows, tokens, None, self._allowed(rows, tokens, None))
         accepted, final, alphas = self._judge(p, drafts, tokens, rows)
 
         here, last = np.arange(depth + 1), accepted[:, None]
@@ -250,7 +254,7 @@ class BatchedSampler:
             ValueError: the shape of `logits` does not fit.
         """
         _require_shape("logits", logits, (len(rows), drafts.shape[1] + 1, self.vocab_size))
-        return self._distributions(logits, rows, drafts, None)
+        return self._distributions(logits, rows, drafts, None, self._allowed(rows, drafts, None))
 
     def _pick_drafts(self, q: DistributionBatch, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The draft token of every row, `[B] int64`."""
@@ -274,10 +278,26 @@ class BatchedSampler:
         accepted = np.cumprod((uniforms < alphas) & ~p.bad[:, : len(drafts)], axis=1).sum(axis=1).astype(np.int64)
         return accepted, _corrections(p, drafts, tokens, accepted, rows), alphas
 
+    def _allowed(
+        self, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
+    ) -> NDArray[np.bool_] | None:
+        """What the rows' masks allow at the places `from_place`… of the block, `[B, T, V] bool`; None where no row has one."""
+        if rows.masks is None:
+            return None
+        allowed = allowed_along(rows.masks, drafts, range(from_place, drafts.shape[1] + 1), self.vocab_size)
+        return allowed if vocab_ids is None else allowed[..., vocab_ids]
+
     def _distributions(
-        self, logits: mx.array, rows: RowBatch, drafts: NDArray[np.int64], vocab_ids: NDArray[np.int64] | None, from_place: int = 0
+        self,
+        logits: mx.array,
+        rows: RowBatch,
+        drafts: NDArray[np.int64],
+        vocab_ids: NDArray[np.int64] | None,
+        allowed: NDArray[np.bool_] | None,
+        from_place: int = 0,
     ) -> DistributionBatch:
         """Distributions at the places `from_place`… of the block, which hold the drafts before them in their counts."""
+        logits = logits if allowed is None else masked(logits, allowed)
         config = self.config if vocab_ids is None else self._draft_config
         given = self._adjustments(rows, drafts, range(from_place, drafts.shape[1] + 1), vocab_ids)
         with_mass = not config.greedy and (config.top_p < 1.0 or not config.filters)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sampling.token_mask import TokenMask
 from schemas.sampler import SamplerConfig
 
 NO_TOKEN = -1
@@ -24,6 +25,7 @@ class RowBatch:
         counts: `[B, L] int64`, how often each occurs; ≥ 0.
         prompt_ids: `[B, P] int64`, the tokens of the prompt, padded with -1; None where they were not given.
         configs: the config of each of B rows, for a `GroupedSampler`, which needs them; None where they were not given.
+        masks: what the next tokens of each of B rows may be, None for a row that is free; None where all are.
     """
 
     keys: NDArray[np.uint64]
@@ -33,6 +35,7 @@ class RowBatch:
     counts: NDArray[np.int64]
     prompt_ids: NDArray[np.int64] | None = None
     configs: tuple[SamplerConfig, ...] | None = None
+    masks: tuple[TokenMask | None, ...] | None = None
 
     @classmethod
     def of(
@@ -43,6 +46,7 @@ class RowBatch:
         token_counts: Sequence[Mapping[int, int]] | None = None,
         prompt_ids: Sequence[Collection[int]] | None = None,
         configs: Sequence[SamplerConfig] | None = None,
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> "RowBatch":
         """Build a batch from per-row values.
 
@@ -55,6 +59,7 @@ class RowBatch:
             prompt_ids: for each row, the tokens of its prompt, best each once; read by a config with a repetition penalty alone, which
                 needs them.
             configs: `[B]` sampler configs, for a `GroupedSampler`.
+            masks: `[B]` masks of the next tokens, None for a row that is free; None where all are.
 
         Raises:
             ValueError: the lengths differ.
@@ -68,16 +73,23 @@ class RowBatch:
             raise ValueError(
                 f"keys, positions, active and token_counts must agree on B; received {rows}, {places.shape}, {alive.shape}, {len(held)}"
             )
-        if prompt_ids is not None and len(prompt_ids) != rows:
-            raise ValueError(f"prompt_ids must be given for each of {rows} rows; received {len(prompt_ids)}")
-        if configs is not None and len(configs) != rows:
-            raise ValueError(f"configs must be given for each of {rows} rows; received {len(configs)}")
+        for name, given in (("prompt_ids", prompt_ids), ("configs", configs), ("masks", masks)):
+            if given is not None and len(given) != rows:
+                raise ValueError(f"{name} must be given for each of {rows} rows; received {len(given)}")
         ids = _padded([row.keys() for row in held])
         counts = np.zeros(ids.shape, dtype=np.int64)
         for row, occurrences in enumerate(held):
             counts[row, : len(occurrences)] = list(occurrences.values())
-        prompts = None if prompt_ids is None else _padded(prompt_ids)
-        return cls(key_words, np.where(alive, places, 0), alive, ids, counts, prompts, None if configs is None else tuple(configs))
+        return cls(
+            key_words,
+            np.where(alive, places, 0),
+            alive,
+            ids,
+            counts,
+            None if prompt_ids is None else _padded(prompt_ids),
+            None if configs is None else tuple(configs),
+            None if masks is None else tuple(masks),
+        )
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -91,6 +103,7 @@ class RowBatch:
             self.count_ids[index],
             self.counts[index],
             None if self.prompt_ids is None else self.prompt_ids[index],
+            masks=None if self.masks is None else tuple(self.masks[row] for row in index.tolist()),
         )
 
 

@@ -17,6 +17,7 @@ from sampling.candidates import CandidateBatch
 from sampling.distribution import SparseDistribution, distribution_from_logits
 from sampling.penalties import apply_penalties
 from sampling.rows import RowBatch
+from sampling.token_mask import TokenMask, allowed_along, masked
 from schemas.errors import NonFiniteLogitsError
 from schemas.sampler import SamplerConfig
 
@@ -44,6 +45,7 @@ def score_tokens(
     tokens: NDArray[np.int64],
     earlier: Counter[int],
     prompt_ids: Collection[int] | None = None,
+    mask: TokenMask | None = None,
 ) -> TokenScores:
     """Score tokens that follow each other.
 
@@ -53,6 +55,7 @@ def score_tokens(
         tokens: `[T] int64`, in [0, V).
         earlier: occurrences of all tokens of the completion before these.
         prompt_ids: the tokens of the prompt; a repetition penalty needs them.
+        mask: what may follow `earlier`, or None for a row that is free.
 
     Raises:
         NonFiniteLogitsError: a position that is not a distribution.
@@ -60,6 +63,8 @@ def score_tokens(
     count = len(tokens)
     start = earlier.total()
     rows = RowBatch.of([0], [start], token_counts=[earlier], prompt_ids=None if prompt_ids is None else [prompt_ids])
+    if mask is not None:
+        logits = masked(logits, allowed_along([mask], tokens[None, :-1], range(count), sampler.vocab_size)[0])
     p = sampler.target(logits[None], rows, tokens[None, :-1])
     if p.bad.any():
         place = int(np.flatnonzero(p.bad[0])[0])
