@@ -1,13 +1,15 @@
 """`Dataset`: a finished or unfinished dataset folder, opened for reading: its manifest and the tables of its part files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from producer.landed_parts import find_landed
 from producer.manifest_file import NAME, read_manifest
+from producer.run_lock import is_held
 from schemas.errors import InputError, LandingError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.tables import GENERATED_COLUMNS
@@ -19,24 +21,48 @@ class Dataset:
 
     Attributes:
         out: the folder.
-        manifest: its manifest.
+        manifest: its manifest; while the run is unfinished, with every part that has landed since it was written.
+        uncounted: a line for each file of an unfinished run that does not count.
     """
 
     out: Path
     manifest: Manifest
+    uncounted: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, out: Path) -> "Dataset":
-        """Read the manifest of a folder.
+        """Read the manifest of a folder, and look for what has landed since where the run is unfinished.
 
         Raises:
             InputError: there is none.
             DecodeError: it cannot be read.
+            LandingError: the journal of an unfinished run cannot be read.
         """
         manifest = read_manifest(out) if out.is_dir() else None
         if manifest is None:
             raise InputError(f"{out} holds no dataset of specmill: there is no {NAME} in it")
-        return cls(out, manifest)
+        if manifest.status == "complete":
+            return cls(out, manifest)
+        landed = find_landed(out, manifest)
+        return cls(out, replace(manifest, shards=landed.records), landed.uncounted)
+
+    @property
+    def state(self) -> str:
+        """`complete`; `running`: a session of this machine works on it; `stopped`: one was killed; `cancelled`: one was told to end."""
+        if self.manifest.status == "complete":
+            return "complete"
+        return "running" if is_held(self.out) else "stopped" if self.manifest.status == "running" else "cancelled"
+
+    def unfinished(self) -> list[str]:
+        """What a reader has to know of an unfinished dataset: how much is there, what is not counted, how it goes on; else nothing."""
+        state, spec = self.state, self.manifest.spec
+        if state == "complete":
+            return []
+        rows, shards = sum(shard.rows for shard in self.manifest.shards), len(self.manifest.shards)
+        there = f"{rows:,} of {spec.records * spec.samples:,} rows, {shards:,} of {spec.shards:,} part files"
+        lines = [f"{self.out} is unfinished ({state}): {there}", *(f"not counted: {line}" for line in self.uncounted)]
+        goes_on = "the same `specmill run … --out` command, given again, goes on with the rest"
+        return lines + ([] if state == "running" else [goes_on])
 
     def path(self, shard: ShardRecord) -> Path:
         """A part file's path."""

@@ -20,22 +20,34 @@ def read_parts(out: Path, spec: RunSpec) -> dict[int, PartRecord]:
     Raises:
         LandingError: a Parquet file in `data/` that is broken, foreign or of another run; it is named and left alone.
     """
-    found: dict[int, PartRecord] = {}
     digest = contract_digest(spec)
-    for path in sorted((out / DATA).glob("*.parquet")):
-        match = _PART.fullmatch(path.name)
-        if match is None:
-            raise LandingError(f"{path} is not a part file of this run, and readers of the dataset would take it for one; move it away")
-        record = read_part_record(path)
-        shard = int(match[1])
-        if record.contract != digest:
-            raise LandingError(f"{path} belongs to another run; move it away")
-        if record.shard != shard or shard >= spec.shards or path.name != Path(part_name(spec, shard)).name:
-            raise LandingError(f"{path} holds shard {record.shard}, which has another name in this run; move it away")
-        if record.rows != (expected := spec.shard_records(shard) * spec.samples):
-            raise LandingError(f"{path} has {record.rows} rows and shard {shard} has {expected}; move it away")
-        found[shard] = record
-    return found
+    parts = [check_part(path, spec, digest) for path in sorted((out / DATA).glob("*.parquet"))]
+    return {part.shard: part for part in parts}
+
+
+def check_part(path: Path, spec: RunSpec, digest: str) -> PartRecord:
+    """The footer of one part file, checked against the run.
+
+    Args:
+        path: a Parquet file in `data/`.
+        spec: the run.
+        digest: its `contract_digest`.
+
+    Raises:
+        LandingError: it is broken, foreign or of another run.
+    """
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        raise LandingError(f"{path} is not a part file of this run, and readers of the dataset would take it for one; move it away")
+    record = read_part_record(path)
+    shard = int(match[1])
+    if record.contract != digest:
+        raise LandingError(f"{path} belongs to another run; move it away")
+    if record.shard != shard or shard >= spec.shards or path.name != Path(part_name(spec, shard)).name:
+        raise LandingError(f"{path} holds shard {record.shard}, which has another name in this run; move it away")
+    if record.rows != (expected := spec.shard_records(shard) * spec.samples):
+        raise LandingError(f"{path} has {record.rows} rows and shard {shard} has {expected}; move it away")
+    return record
 
 
 def remove_stale_files(out: Path) -> list[Path]:

@@ -82,7 +82,7 @@ class Report:
     def text(self) -> str:
         """The numbers, for a terminal."""
         statistics = self.statistics
-        lines = [self.summary.text(), f"  status      {self._status()}"]
+        lines = [self.summary.text(), f"  status      {self._status()}", *(f"              {line}" for line in self.dataset.unfinished())]
         for name, counts in (("prompts", statistics.prompt_lengths), ("answers", statistics.completion_lengths)):
             median, high, most = quantiles(counts, _QUANTILES)
             lines.append(f"  {name:<11} median {median:,} tokens, 95 % up to {high:,}, longest {most:,}")
@@ -105,7 +105,8 @@ class Report:
         statistics = self.statistics
         return {
             "out": str(self.summary.out),
-            "status": self.dataset.manifest.status,
+            "status": self.dataset.state,
+            "unfinished": list(self.dataset.unfinished()),
             "rows": self.summary.rows,
             "failures": dict(self.summary.failures),
             "finish_reasons": dict(self.summary.finish_reasons),
@@ -139,7 +140,7 @@ class Report:
 
     def _status(self) -> str:
         manifest = self.dataset.manifest
-        return f"{manifest.status}, {len(manifest.shards):,} of {manifest.spec.shards:,} shards"
+        return f"{self.dataset.state}, {len(manifest.shards):,} of {manifest.spec.shards:,} shards"
 
     def _numbers(self) -> list[dict[str, object]]:
         summary = self.summary

@@ -30,7 +30,7 @@ def choose_rows(dataset: Dataset, ids: Sequence[str], sample: int | None, where:
             raise InputError(f"no row of {dataset.out} has {where}")
         return found
     if not dataset.manifest.shards:
-        raise InputError(f"nothing of {dataset.out} has landed yet")
+        raise InputError(f"nothing of {dataset.out} has landed yet; specmill watch {dataset.out} shows how far it is")
     selection = RowSelection(ids=tuple(ids)) if ids else RowSelection(count=1, seed=random.SystemRandom().getrandbits(32))
     rows = [row for _, table in selection.tables(dataset) for row in table.to_pylist()]
     chosen = [row for row in rows if sample is None or row["sample"] == sample]

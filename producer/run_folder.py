@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from producer.attempts_log import AttemptsLog
 from producer.certificate_file import certified_versions
+from producer.landed_parts import UNKNOWN_BACKEND, backends_of, shard_record
 from producer.manifest_file import read_manifest, write_manifest
 from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
 from schemas.depth_trial import DepthTrial
@@ -23,7 +24,6 @@ from worker.landing import PartRecord, land_part, read_part_record
 
 MANIFEST_SECONDS = 3.0
 MANIFEST_SHARE = 20  # a manifest that took t seconds to write is not written again for 20 t
-UNKNOWN_BACKEND = Backend(device="-", chip="-", mlx="-", blas="", row_invariant=False)
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RunFolder:
             self._depth_trials = manifest.depth_trials
         parts = read_parts(self._out, self._spec)
         backends = {record.shard: record.backend for record in manifest.shards} if manifest is not None else {}
-        backends |= {report.shard: report.backend for report in self._log.open()}
+        backends |= backends_of(self._log.open())
         for shard, part in parts.items():
             self._remember(part, backends.get(shard, UNKNOWN_BACKEND))
         self.write_manifest("running")
@@ -124,12 +124,5 @@ class RunFolder:
         self._log.close()
 
     def _remember(self, part: PartRecord, backend: Backend) -> None:
-        self.records[part.shard] = ShardRecord(
-            shard=part.shard,
-            file=part_name(self._spec, part.shard),
-            rows=part.rows,
-            failed=part.failed,
-            content_digest=part.content_digest,
-            backend=backend,
-        )
+        self.records[part.shard] = shard_record(part, part_name(self._spec, part.shard), backend)
         self.landed += Tally(rows=part.rows, failed=part.failed)

@@ -3,12 +3,14 @@
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Self
 
 from schemas.errors import SpecmillError
 
 SCRATCH = ".specmill"  # the broker's folder, the workers' output and the lock; gone after a completed run
+PATIENCE_SECONDS = 0.5  # `is_held` holds the lock for an instant
 
 
 class RunLock:
@@ -25,6 +27,7 @@ class RunLock:
         Raises:
             SpecmillError: another process writes to this folder.
         """
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self._file is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -32,6 +35,9 @@ class RunLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(file)
+                if time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
                 raise SpecmillError(f"another specmill run writes to {self.folder.parent}; wait for it or give another --out") from error
             # The holder before us may have removed the folder between our open and our lock.
             if self._path.exists() and os.fstat(file).st_ino == self._path.stat().st_ino:
@@ -46,3 +52,18 @@ class RunLock:
             shutil.rmtree(self.folder, ignore_errors=True)
             os.close(self._file)
             self._file = None
+
+
+def is_held(out: Path) -> bool:
+    """Whether a session works in this folder, on this machine, now."""
+    try:
+        file = os.open(out / SCRATCH / "lock", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

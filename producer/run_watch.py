@@ -7,6 +7,7 @@ from pathlib import Path
 
 import redis
 
+from producer.dataset import Dataset
 from producer.fleet_status import FleetStatus
 from producer.manifest_file import read_manifest
 from producer.rate_meter import RateMeter
@@ -60,6 +61,7 @@ class WatchView:
         tokens_per_second: of all workers over the last half minute.
         eta_seconds: at the speed of this watch, or None.
         workers: by name.
+        refusing: workers of another backend class than the run wants, each `name (class)`.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class WatchView:
     tokens_per_second: float
     eta_seconds: float | None
     workers: tuple[WatchedWorker, ...]
+    refusing: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -102,7 +105,8 @@ class WatchView:
             for worker in self.workers
         ]
         rates: dict[str, Json] = {"tokens_per_second": self.tokens_per_second, "eta_seconds": self.eta_seconds}
-        return {**{name: getattr(self, name) for name in names}, **rates, "acceptance": list(self.acceptance), "workers": workers}
+        lists: dict[str, Json] = {"acceptance": list(self.acceptance), "workers": workers, "refusing": list(self.refusing)}
+        return {**{name: getattr(self, name) for name in names}, **rates, **lists}
 
 
 class RunWatch:
@@ -176,6 +180,7 @@ class RunWatch:
             tokens_per_second=sum(worker.tokens_per_second for worker in workers),
             eta_seconds=self._eta(spec, rows, now),
             workers=workers,
+            refusing=status.refusing,
         )
 
     def _worker(self, name: str, report: LiveReport, landed: set[int]) -> WatchedWorker:
@@ -196,16 +201,13 @@ class RunWatch:
 
     def _at_rest(self) -> WatchView:
         """The run as its folder has it, or a run that a broker does not know any more."""
-        manifest = read_manifest(self._out) if self._out is not None else None
-        if manifest is None:
+        if self._out is None or read_manifest(self._out) is None:
             return WatchView(self._text, "", "over", "", 0, 0, 0, 0, 0, Tally(), 0.0, None, ())
-        spec = manifest.spec
-        state = "stopped" if manifest.status == "running" else manifest.status
-        why = "the command that began it goes on with the rest" if state == "stopped" else ""
-        rows = sum(shard.rows for shard in manifest.shards)
-        failed = sum(shard.failed for shard in manifest.shards)
-        total, done = spec.records * spec.samples, len(manifest.shards)
-        return WatchView(spec.run_id, spec.model.name, state, why, total, rows, failed, spec.shards, done, Tally(), 0.0, None, ())
+        dataset = Dataset.open(self._out)
+        spec, shards = dataset.manifest.spec, dataset.manifest.shards
+        rows, failed = sum(shard.rows for shard in shards), sum(shard.failed for shard in shards)
+        state, why, total = dataset.state, "; ".join(dataset.unfinished()[1:]), spec.records * spec.samples
+        return WatchView(spec.run_id, spec.model.name, state, why, total, rows, failed, spec.shards, len(shards), Tally(), 0.0, None, ())
 
 
 def acceptance(tally: Tally) -> list[float | None]:

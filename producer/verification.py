@@ -68,12 +68,8 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
         ModelError, HeadError, EngineError: the model cannot be run here.
     """
     dataset = Dataset.open(out)
-    manifest = dataset.manifest
-    if manifest.status != "complete":
-        raise InputError(
-            f"{out} is not complete yet ({manifest.status}, {len(manifest.shards):,} of {manifest.spec.shards:,} part files listed); "
-            "the command that began it goes on with it"
-        )
+    if unfinished := dataset.unfinished():
+        raise InputError("\n".join([*unfinished, "verify looks at finished datasets"]))
     report = VerifyReport(out, rows_total=sum(shard.rows for shard in dataset.manifest.shards))
     if request.files:
         report.files = len(dataset.manifest.shards)

@@ -30,7 +30,5 @@ def export(out: Path, to: str, where: str | None, target: Path | None, force: bo
     done = write(dataset, to, where, target, replace=force)
     left_out = f", {done.left_out:,} error rows left out" if done.left_out else ""
     click.echo(f"{done.rows:,} rows{left_out}" + (f" to {target}" if target else ""), err=True)
-    manifest = dataset.manifest
-    if manifest.status != "complete":
-        landed = f"{len(manifest.shards):,} of {manifest.spec.shards:,} part files"
-        click.echo(f"{out} is not complete yet ({manifest.status}): these are the rows of {landed}", err=True)
+    for line in dataset.unfinished():
+        click.echo(line, err=True)

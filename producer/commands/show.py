@@ -32,6 +32,8 @@ def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None,
     from producer.token_pieces import token_pieces
 
     dataset = Dataset.open(out)
+    for line in dataset.unfinished():
+        click.echo(line, err=True)
     spec = dataset.manifest.spec
     console = Console(soft_wrap=False)
     for row in choose_rows(dataset, ids, sample, where):

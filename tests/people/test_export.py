@@ -110,5 +110,5 @@ def test_an_unfinished_dataset_is_exported_with_a_warning(out, tmp_path):
     (unfinished / "manifest.json").write_text(json.dumps({**manifest, "status": "cancelled"}))
     done = CliRunner().invoke(main, ["export", str(unfinished), "--to", "jsonl"])
     assert done.exit_code == 0
-    assert "is not complete yet (cancelled)" in done.stderr
+    assert "is unfinished (cancelled): 42 of 42 rows" in done.stderr
     assert done.stdout == export(out, "--to", "jsonl")

@@ -152,7 +152,7 @@ def test_an_unfinished_dataset_and_one_without_drafts_are_reported_too(tmp_path)
     lines = [{"prompt": f"p{i}"} for i in range(20)]
     unfinished = make_dataset(tmp_path, lines, landed=1, mtp=None)
     text = Report.of_dataset(unfinished).text()
-    assert "running, 1 of 3 shards" in text
+    assert "stopped, 1 of 3 shards" in text
     assert "acceptance" not in text
     assert "How speculation went" not in Report.of_dataset(unfinished).html()
 

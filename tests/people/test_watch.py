@@ -96,7 +96,7 @@ def test_a_folder_at_rest_is_described_once(tmp_path):
     assert CliRunner().invoke(main, ["watch", str(out)]).output == "complete: 1/1 rows (100%)\n"
     (tmp_path / "half").mkdir()
     half = make_dataset(tmp_path / "half", [{"prompt": f"p{i}"} for i in range(20)], landed=1)
-    assert "stopped: 8/20 rows (40%), the command that began it goes on" in CliRunner().invoke(main, ["watch", str(half)]).output
+    assert "stopped: 8/20 rows (40%), the same `specmill run" in CliRunner().invoke(main, ["watch", str(half)]).output
     assert "holds no run" in CliRunner().invoke(main, ["watch", str(tmp_path / "half" / "out" / "data")]).stderr
 
 
