@@ -37,24 +37,42 @@ class ColumnType:
         if value is None or self.kind == "json":
             return
         kind = _kind(value)
-        if kind == "int" and value not in _FLOAT_EXACT:
-            self.exact = False
+        self._widen(kind, exact=kind != "int" or value in _FLOAT_EXACT)
+        if isinstance(value, list) and self.kind == "list":
+            self.items = self.items or ColumnType()
+            for item in value:
+                self.items.see(item)
+        elif isinstance(value, dict) and self.kind == "struct":
+            for name, item in value.items():
+                self.fields.setdefault(name, ColumnType()).see(item)
+            self._bound()
+
+    def join(self, later: "ColumnType") -> None:
+        """Widen the type so that it holds what `later` holds, as if its values had been seen here."""
+        if later.kind is None or self.kind == "json":
+            return
+        self._widen(later.kind, exact=later.exact)
+        if later.items is not None and self.kind == "list":
+            self.items = self.items or ColumnType()
+            self.items.join(later.items)
+        elif self.kind == "struct":
+            for name, part in later.fields.items():
+                self.fields.setdefault(name, ColumnType()).join(part)
+            self._bound()
+
+    def _widen(self, kind: str, *, exact: bool) -> None:
+        if kind == self.kind and exact:
+            return
+        self.exact &= exact
         if {self.kind, kind} == {"int", "float"}:
             kind = "float"
         elif self.kind not in (None, kind):
             kind = "json"
-        if kind == "float" and not self.exact:
-            kind = "json"
-        self.kind = kind
-        if isinstance(value, list) and kind == "list":
-            self.items = self.items or ColumnType()
-            for item in value:
-                self.items.see(item)
-        elif isinstance(value, dict) and kind == "struct":
-            for name, item in value.items():
-                self.fields.setdefault(name, ColumnType()).see(item)
-            if len(self.fields) > MAX_FIELDS:
-                self.kind = "json"
+        self.kind = "json" if kind == "float" and not self.exact else kind
+
+    def _bound(self) -> None:
+        if len(self.fields) > MAX_FIELDS:
+            self.kind = "json"
 
     @property
     def is_json_text(self) -> bool:

@@ -2,11 +2,13 @@
 
 import json
 import platform
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from schemas.errors import DecodeError
 from schemas.manifest import Manifest
+from schemas.wire import Json
 from worker.landing import written_whole
 
 NAME = "manifest.json"
@@ -38,8 +40,20 @@ def write_manifest(out: Path, manifest: Manifest) -> None:
         LandingError: the file could not be written.
     """
     with written_whole(out / NAME) as file:
-        text = json.dumps(manifest.encode(), indent=1, ensure_ascii=False, allow_nan=False)
-        file.write(f"{text}\n".encode())
+        file.write(manifest_text(manifest).encode())
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """The manifest as JSON, a shard per line: it is written again and again while a run of thousands of shards goes on."""
+    fields = replace(manifest, shards=()).encode()
+    parts = [f" {_json(name)}: {_json(value, indent=1)}" for name, value in fields.items() if name != "shards"]
+    shards = ",\n".join(f"  {_json(shard.encode())}" for shard in manifest.shards)
+    parts.append(f' "shards": [\n{shards}\n ]' if shards else ' "shards": []')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _json(value: Json, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
 
 
 def versions() -> dict[str, str]:

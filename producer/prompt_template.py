@@ -25,6 +25,9 @@ class PromptTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise InputError(f"the template is not valid Jinja2, line {error.lineno}: {error.message}") from error
 
+    def __reduce__(self) -> tuple[type["PromptTemplate"], tuple[str]]:
+        return PromptTemplate, (self.text,)
+
     def render(self, columns: Mapping[str, object]) -> str:
         """The text for one line's columns.
 

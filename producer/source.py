@@ -1,32 +1,31 @@
 """`PromptSource`: a prompts file or a spool, read twice: once to check all of it, then shard by shard in any order.
 
-The first pass (`PromptSource.scan`) finds every bad line, duplicate ids, the types of the user's columns, the digest of all records and the
+The first pass (`producer.scan`) finds every bad line, duplicate ids, the types of the user's columns, the digest of all records and the
 places where shards start. It keeps 8 bytes per record, whatever the records' size. The second (`read_shard`) reads one shard at a time and
 makes sure that it still is what the first pass saw.
 """
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from producer.column_types import ColumnType
 from producer.origins import Origins
-from producer.record import MAX_LINE_BYTES, Record, RecordReader
+from producer.prompt_lines import BOM, Line, open_lines
+from producer.record import Record, RecordReader
 from producer.requested_options import RequestedOptions
+from producer.scan import PROBLEMS_SHOWN, PartScanner, Place, id_hash, records_of
+from producer.scan_processes import scan_file
 from producer.spool import Spool
 from schemas.errors import InputError
 from schemas.tables import RESERVED_COLUMNS
 from schemas.wire import canonical_json
 
-PROBLEMS_SHOWN = 20
-MAX_COLUMNS = 1000
-_BOM = b"\xef\xbb\xbf"
 _FOREIGN = {
     b"\x1f\x8b": "a gzip archive",
     b"\x28\xb5\x2f\xfd": "a zstd archive",
@@ -37,21 +36,6 @@ _FOREIGN = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a shard starts.
-
-    Attributes:
-        offset: of its first record's line, in bytes.
-        line: number of that line.
-        digest: of the shard's canonical records, 8 bytes.
-    """
-
-    offset: int
-    line: int
-    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -118,13 +102,10 @@ class PromptSource:
         """
         name = name or str(path)
         _check_file(path, reader)
-        scan = _Scan(shard_size, reader.origins)
-        for record, offset in islice(_records(path, reader), limit):
-            scan.see(record, offset)
-        scan.end_shard()
+        scan = scan_file(PartScanner(path, reader, shard_size), limit)
         if not scan.ids:
             raise InputError(f"{name} holds no record: it is empty or has blank lines only")
-        duplicates, problems = _duplicates(islice(_records(path, reader), limit), reader.origins, scan.ids)
+        duplicates, problems = _duplicates(islice(records_of(path, reader), limit), reader.origins, scan.ids)
         bad = scan.bad + len(duplicates)
         if bad and not keep_bad:
             raise InputError(_refusal(name, sorted([*scan.problems, *problems])[:PROBLEMS_SHOWN], bad))
@@ -181,107 +162,33 @@ class PromptSource:
         count = min(self.shard_size, self.records - first)
         digest = hashlib.blake2b(digest_size=8)
         found: list[Record] = []
-        for record, _ in _records(self.path, self.reader, self.places[shard], first):
+        place = self.places[shard]
+        for record, _ in records_of(self.path, self.reader, place.offset, place.line, first):
             digest.update(record.canonical())
             found.append(_marked(record, self.duplicates[record.row], self.reader.origins) if record.row in self.duplicates else record)
             if len(found) == count:
                 break
-        if len(found) != count or digest.digest() != self.places[shard].digest:
+        if len(found) != count or digest.digest() != place.digest:
             raise InputError(f"{self.name} has changed since this run read it (shard {shard}); put the old file back and run again")
         return found
-
-
-class _Scan:
-    """What the first pass gathers."""
-
-    def __init__(self, shard_size: int, origins: Origins) -> None:
-        self.shard_size = shard_size
-        self.origins = origins
-        self.requested = RequestedOptions()
-        self.digest = hashlib.sha256()
-        self.ids = array("Q")  # 64-bit hashes
-        self.columns: dict[str, ColumnType] = {}
-        self.places: list[Place] = []
-        self.problems: list[tuple[int, str]] = []
-        self.bad = 0
-        self.has_prompt = False
-        self.has_messages = False
-        self._shard_start = (0, 0)
-        self._shard_digest = hashlib.blake2b(digest_size=8)
-
-    def see(self, record: Record, offset: int) -> None:
-        if len(self.ids) % self.shard_size == 0:
-            self.end_shard()
-            self._shard_start = (offset, record.line)
-            self._shard_digest = hashlib.blake2b(digest_size=8)
-        canonical = record.canonical()
-        self.digest.update(canonical)
-        self._shard_digest.update(canonical)
-        self.ids.append(_hash(record.record_id))
-        self.has_prompt |= record.prompt is not None
-        self.has_messages |= record.messages is not None
-        for name, value in record.own.items():
-            if name not in self.columns:
-                if len(self.columns) == MAX_COLUMNS:
-                    where = self.origins.name(record.line)
-                    raise InputError(f"{where}: column {name!r} is one more than {MAX_COLUMNS}; put such keys into one nested object")
-                self.columns[name] = ColumnType()
-            self.columns[name].see(value)
-        if record.bad_input is None:
-            self.requested.see(self.origins.name(record.line), record.options)
-        else:
-            self.bad += 1
-            if len(self.problems) < PROBLEMS_SHOWN:
-                self.problems.append((record.line, record.bad_input))
-
-    def end_shard(self) -> None:
-        """Note the place of the shard that has been seen whole, if there is one."""
-        if self.ids:
-            self.places.append(Place(*self._shard_start, self._shard_digest.digest()))
 
 
 def _check_file(path: Path, reader: RecordReader) -> None:
     """Refuse at a glance what is no text file of one record per line."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a regular file; a prompts file is read twice")
-    with _opened(path) as file:
+    with open_lines(path) as file:
         start = file.read(4096)
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
             raise InputError(f"{path} is {what}; it must be UTF-8 text, one JSON object or one prompt per line")
-    if not reader.plain_text and start.removeprefix(_BOM).lstrip().startswith(b"["):
+    if not reader.plain_text and start.removeprefix(BOM).lstrip().startswith(b"["):
         raise InputError(f"{path} starts with a JSON list; it must hold one JSON object per line (jq -c '.[]' makes it so)")
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb", buffering=1 << 20)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _records(path: Path, reader: RecordReader, place: Place | None = None, row: int = 0) -> Iterator[tuple[Record, int]]:
-    """The file's records with the offsets of their lines, from a place on; blank lines are no records."""
-    offset, line = (place.offset, place.line) if place is not None else (0, 1)
-    with _opened(path) as file:
-        file.seek(offset)
-        while data := file.readline(MAX_LINE_BYTES + 2):
-            start = offset
-            offset += len(data)
-            content: bytes | None = data.removesuffix(b"\n").removesuffix(b"\r")
-            if len(content or b"") > MAX_LINE_BYTES:
-                content = None
-                while not data.endswith(b"\n") and (data := file.readline(MAX_LINE_BYTES)):
-                    offset += len(data)
-            elif start == 0:
-                content = data.removeprefix(_BOM).removesuffix(b"\n").removesuffix(b"\r")
-            if content is None or content.strip():
-                yield reader.read(content, row, line), start
-                row += 1
-            line += 1
-
-
-def _duplicates(records: Iterable[tuple[Record, int]], origins: Origins, ids: "array[int]") -> tuple[dict[int, int], list[tuple[int, str]]]:
+def _duplicates(
+    records: Iterable[tuple[Record, Line]], origins: Origins, ids: "array[int]"
+) -> tuple[dict[int, int], list[tuple[int, str]]]:
     """Rows whose id an earlier line has, with that line, and what to say of them; reads the records only when two hashes are equal."""
     hashes = np.sort(np.frombuffer(ids, dtype=np.uint64))
     shared = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
@@ -289,14 +196,14 @@ def _duplicates(records: Iterable[tuple[Record, int]], origins: Origins, ids: "a
     found: dict[int, int] = {}
     problems: list[tuple[int, str]] = []
     for record, _ in records if shared else ():
-        if _hash(record.record_id) not in shared:
+        if id_hash(record.record_id) not in shared:
             continue
         if record.record_id not in first_lines:
             first_lines[record.record_id] = record.line
             continue
         marked = _marked(record, first_lines[record.record_id], origins)
-        at = np.searchsorted(hashes, np.uint64(_hash(marked.record_id)))
-        if at < len(hashes) and int(hashes[at]) == _hash(marked.record_id):
+        at = np.searchsorted(hashes, np.uint64(id_hash(marked.record_id)))
+        if at < len(hashes) and int(hashes[at]) == id_hash(marked.record_id):
             raise InputError(f"{origins.name(record.line)} needs the id {marked.record_id!r}, which another line has; rename that one")
         found[record.row] = first_lines[record.record_id]
         problems.append((record.line, str(marked.bad_input)))
@@ -308,10 +215,6 @@ def _marked(record: Record, first_line: int, origins: Origins) -> Record:
     """A record with somebody else's id, as the bad line that it is."""
     text = f"{origins.name(record.line)}: the record id {record.record_id!r} is that of {origins.name(first_line)} too"
     return replace(record, record_id=f"line-{record.line}", prompt=None, messages=None, bad_input=text)
-
-
-def _hash(record_id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(record_id.encode(), digest_size=8).digest(), "little")
 
 
 def _refusal(name: str, problems: list[tuple[int, str]], bad: int) -> str:

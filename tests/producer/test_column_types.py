@@ -91,3 +91,10 @@ def without_nulls(value):
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@given(st.lists(JSON_VALUES, max_size=12), st.integers(0, 12))
+def test_types_of_two_parts_join_to_the_type_of_the_whole(values, at):
+    joined = typed(values[:at])
+    joined.join(typed(values[at:]))
+    assert (joined.arrow(), joined.is_json_text) == (typed(values).arrow(), typed(values).is_json_text)
