@@ -1,6 +1,5 @@
 """`specmill`: the command group. Nothing heavy is imported before a command is at work, so that `--help` answers at once."""
 
-import errno
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from producer.commands.tune import tune
 from producer.commands.verify import verify
 from producer.commands.watch import watch
 from producer.commands.worker import worker
+from producer.pipe_end import ending_with_the_reader
 from schemas.errors import SpecmillError
 
 SECTIONS = {
@@ -38,15 +38,19 @@ SECTIONS = {
 class Group(click.Group):
     """A group that shows specmill's own errors as one message and never as a traceback."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Also where `--help` and `--version` print."""
+        with ending_with_the_reader():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what specmill refuses to do becomes `Error: …` and exit code 1."""
         try:
-            return super().invoke(ctx)
+            with ending_with_the_reader():
+                return super().invoke(ctx)
         except SpecmillError as error:
             raise click.ClickException(str(error) or type(error).__name__) from error
         except OSError as error:  # a full disk, a folder that may not be written
-            if error.errno == errno.EPIPE:
-                raise  # whoever read our output has gone; click knows
             raise click.ClickException(str(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 # click's signature

@@ -24,6 +24,7 @@ from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
 from worker.keeper import Keeper
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
+from worker.patient_output import outliving_readers
 from worker.quiet_hours import QuietHours
 from worker.redis_client import masked, password_of
 from worker.task import ShardTask
@@ -280,17 +281,18 @@ def main() -> None:
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
     if not broker_url:
         raise BrokerError(f"the environment variable {BROKER_VARIABLE} must hold the broker's address; received ''")
-    code = run_worker(
-        broker_url,
-        arguments.name,
-        die_with_parent=arguments.die_with_parent,
-        lease_seconds=arguments.lease_seconds,
-        stall_seconds=arguments.stall_timeout,
-        drain_seconds=arguments.drain_seconds,
-        models=tuple(arguments.model),
-        roots=tuple(arguments.shared),
-        quiet_hours=arguments.quiet_hours,
-    )
+    with outliving_readers():  # its log may be a pipe
+        code = run_worker(
+            broker_url,
+            arguments.name,
+            die_with_parent=arguments.die_with_parent,
+            lease_seconds=arguments.lease_seconds,
+            stall_seconds=arguments.stall_timeout,
+            drain_seconds=arguments.drain_seconds,
+            models=tuple(arguments.model),
+            roots=tuple(arguments.shared),
+            quiet_hours=arguments.quiet_hours,
+        )
     sys.exit(code)
 
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.commands.run import execute
 from producer.run_options import DEFAULT_MODEL, RunOptions
 from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
 
 
-@click.command(short_help="The example prompts to a dataset, in one command.")
+@click.command(cls=LongCommand, short_help="The example prompts to a dataset, in one command.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

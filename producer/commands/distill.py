@@ -5,16 +5,23 @@ from typing import Any
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import DTYPES, MAX_DEPTH
 from schemas.run_spec import MAX_SEED
 from worker.distill.recipe import Recipe
 
 
-@click.command(short_help="Train an MTP head from a model's own rows.")
+@click.command(cls=LongCommand, short_help="Train an MTP head from a model's own rows.")
 @click.argument("sources", metavar="DATASET...", type=click.Path(path_type=Path, exists=True), nargs=-1, required=True)
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="The model to draft for, named as for `specmill run`.")
 @click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The head's file, NAME.safetensors.")
+@click.option(
+    "--init",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="HEAD",
+    help="Start from a head that specmill trained for this model, and keep its draft vocabulary, not from the model's last layer.",
+)
 @click.option("--minutes", type=click.FloatRange(0.0, min_open=True), help="Train about so long, reading not counted.  [default: 30]")
 @click.option("--steps", type=click.IntRange(1), help="Train exactly so many steps instead; this makes a head reproducible.")
 @click.option("--depth", type=click.IntRange(1, MAX_DEPTH), default=Recipe.depth, show_default=True, help="Depths that are unrolled.")
@@ -39,6 +46,7 @@ def distill(
     sources: tuple[Path, ...],
     model: str,
     out: Path,
+    init: Path | None,
     minutes: float | None,
     steps: int | None,
     dtype: str,
@@ -51,7 +59,8 @@ def distill(
 
     The model reads its own rows once; what it computed is cached on the disk. The head learns the model's next-token distribution, drafting
     on its own drafts up to --depth. The same command again goes on where the last one stopped; Ctrl-C leaves a checkpoint beside --out and
-    exit code 130. A card, NAME.md, says how often drafts are accepted on held-out rows and how to train the same head again.
+    exit code 130. A card, NAME.md, says how often drafts are accepted on held-out rows and how to train the same head again. With --init a
+    head learns on from new rows, or from the same rows at another depth.
     """
     if minutes is not None and steps is not None:
         raise click.UsageError("--minutes and --steps: one of them ends the training; received both")
@@ -72,7 +81,7 @@ def distill(
 
     if steps is None and minutes is None:
         minutes = 30.0
-    options = TrainingOptions(sources, model, out, wanted, minutes, dtype, stored, finish)
+    options = TrainingOptions(sources, model, out, wanted, minutes, dtype, stored, finish, init)
     with (
         make_training_display(quiet=quiet) as display,
         StopSignal(lambda: display.note("stopping; the same command goes on from here"), display.close) as stop,

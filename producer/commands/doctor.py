@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.run_options import BROKER_VARIABLE
 
 
-@click.command(short_help="Certify that this machine samples exactly.")
+@click.command(cls=LongCommand, short_help="Certify that this machine samples exactly.")
 @click.option("--broker", metavar="URL", envvar=BROKER_VARIABLE, show_envvar=True, help="Also reach this broker.")
 @click.option(
     "--folder",

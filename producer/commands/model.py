@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongGroup
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import MAX_DEPTH
 
 
-@click.group(short_help="Fetch a model, say where it is, or list what is here.")
+@click.group(cls=LongGroup, short_help="Fetch a model, say where it is, or list what is here.")
 def model() -> None:
     """Models that `--model` can name: smollm2-135m, a folder, or a Hugging Face id."""
 

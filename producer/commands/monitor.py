@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.run_options import BROKER_VARIABLE
 
 
-@click.command(short_help="Flower, the web page of Celery, for a broker.")
+@click.command(cls=LongCommand, short_help="Flower, the web page of Celery, for a broker.")
 @click.argument("run", required=False)
 @click.option("--broker", metavar="URL", envvar=BROKER_VARIABLE, show_envvar=True, help="The shared broker.")
 @click.option("--port", type=click.IntRange(1, 65535), default=5555, show_default=True, help="Port of the page.")

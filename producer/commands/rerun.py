@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.run_options import BROKER_VARIABLE
 
 
-@click.command(short_help="Make a dataset again from its manifest alone.")
+@click.command(cls=LongCommand, short_help="Make a dataset again from its manifest alone.")
 @click.argument("source", metavar="OUT", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The second dataset's folder.")
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")

@@ -23,9 +23,8 @@ def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None,
         raise click.UsageError("--row and --where exclude each other")
     import json
 
-    from rich.console import Console
-
     from producer.dataset import Dataset
+    from producer.plain_console import PlainConsole
     from producer.row_choice import choose_rows
     from producer.row_view import row_view
     from producer.token_origins import token_origins
@@ -35,7 +34,7 @@ def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None,
     for line in dataset.unfinished():
         click.echo(line, err=True)
     spec = dataset.manifest.spec
-    console = Console(soft_wrap=False)
+    console = PlainConsole(soft_wrap=False)
     for row in choose_rows(dataset, ids, sample, where):
         if as_json:
             click.echo(json.dumps(row, ensure_ascii=False))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from producer.commands.long_command import LongCommand
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
 from schemas.sampler import SamplerConfig
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from producer.tune import Measurement
 
 
-@click.command(short_help="Find the fastest slots and depth for this machine.")
+@click.command(cls=LongCommand, short_help="Find the fastest slots and depth for this machine.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--mtp", metavar="FILE", help="MTP head that drafts; without one, depth is 0.")
 @click.option("--slots", type=click.IntRange(1, MAX_SLOTS), multiple=True, default=(4, 8, 16, 32), show_default=True, help="B; repeatable.")

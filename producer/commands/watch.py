@@ -22,14 +22,14 @@ def watch(run: str, broker: str | None, interval: float | None, once: bool, as_j
     import json
     import time
 
-    from rich.console import Console
     from rich.live import Live
 
+    from producer.plain_console import PlainConsole
     from producer.run_watch import RunWatch
     from producer.watch_display import watch_line, watch_view
     from schemas.errors import BrokerError
 
-    console = Console()
+    console = PlainConsole()
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json and not once else None
     seconds = interval or (LIVE_SECONDS if live is not None else PLAIN_SECONDS)
     watched = RunWatch(run, broker)

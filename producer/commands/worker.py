@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from producer.commands.long_command import LongGroup
 from producer.run_options import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.quiet_hours import QuietHours
@@ -17,7 +18,7 @@ def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     return value
 
 
-@click.group(invoke_without_command=True, short_help="Serve runs from a broker, on this machine.")
+@click.group(cls=LongGroup, invoke_without_command=True, short_help="Serve runs from a broker, on this machine.")
 @click.option(
     "--broker",
     metavar="URL",
