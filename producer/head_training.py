@@ -22,6 +22,7 @@ from worker.distill.head_writer import round_weights, write_head
 from worker.distill.hidden_cache import HiddenCache
 from worker.distill.new_head import new_head
 from worker.distill.recipe import Recipe
+from worker.distill.starting_head import StartingHead
 from worker.distill.trainer import Ending, Trainer
 from worker.engine import model_store
 from worker.engine.mtp_head import MTPHead
@@ -46,6 +47,7 @@ class TrainingOptions:
         dtype: compute dtype of the trunk.
         stored: dtype of the head's file.
         finish: train no further: write the best head of the checkpoint.
+        init: the head to start from; None starts from the trunk's last layer.
     """
 
     sources: tuple[Path, ...]
@@ -56,10 +58,12 @@ class TrainingOptions:
     dtype: str = "float32"
     stored: str = "float16"
     finish: bool = False
+    init: Path | None = None
 
     def command(self, recipe: Recipe) -> str:
         """The shell command that trains the same head again, with everything that it is a function of."""
         words = ["specmill", "distill", *map(str, self.sources), "--model", self.model, "--out", str(self.out)]
+        words += ["--init", str(self.init)] if self.init is not None else []
         for name in Recipe.__dataclass_fields__:
             words += [f"--{name.replace('_', '-')}", repr(getattr(recipe, name))]
         return shlex.join([*words, "--dtype", self.dtype, "--stored", self.stored])
@@ -81,15 +85,20 @@ def distill(options: TrainingOptions, display: TrainingDisplay, stopped: Callabl
     trunk = Trunk.load(folder, getattr(mx, options.dtype))
     data = read_training_data(options.sources, trunk, model_files, options.recipe.context, display.note)
     inputs = {"model": model_store.combined_digest(model_files), "corpus": data.corpus.digest, "dtype": options.dtype}
+    start = StartingHead.read(options.init) if options.init is not None else None
+    if start is not None:
+        inputs["init"] = start.digest
     if options.out.exists():
         return _already_there(options, inputs)
     checkpoint = checkpoint_path(options.out)
     recipe = _recipe(options, checkpoint, inputs)
+    if start is not None:
+        start.check(trunk, recipe)
     cache = HiddenCache.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, inputs["model"], options.dtype)
     display.note(f"hidden states of {cache.positions:,} positions: {cache.bytes / 1e6:,.0f} MB in {model_store.cache_dir() / 'distill'}")
     if not cache.fill(trunk, lambda done: display.reading(done, cache.positions), stopped):
         return None
-    session = _Session(options, recipe, data, trunk, cache, inputs, display)
+    session = _Session(options, recipe, data, trunk, cache, inputs, display, start)
     if checkpoint.exists():
         restore_checkpoint(checkpoint, session.trainer)
         display.note(f"going on at step {session.trainer.progress.step:,} of {recipe.steps:,} ({checkpoint})")
@@ -115,7 +124,9 @@ class _Session:
         cache: HiddenCache,
         inputs: dict[str, str],
         display: TrainingDisplay,
+        start: StartingHead | None,
     ) -> None:
+        self._start = start
         self._options = options
         self._recipe = recipe
         self._data = data
@@ -126,6 +137,8 @@ class _Session:
         corpus = data.corpus
         self._train, self._held = corpus.split(recipe.held_out, recipe.seed)
         self._ranked = ranked_ids((corpus.sequences[i] for i in self._train), trunk.vocab_size)
+        if start is not None:
+            self._ranked = start.own_ids_first(self._ranked)
         self._head = self._new_head(recipe.draft_vocab)
         self._everything = Evaluator(trunk, corpus, cache, self._held, recipe.depth)
         self._curve = Evaluator(trunk, corpus, cache, _some(data, self._held), recipe.depth)
@@ -187,6 +200,7 @@ class _Session:
             sampled_at=sampled_at,
             replayed_tokens_per_cycle=replay.tokens_per_cycle if replay is not None else None,
             command=self._options.command(recipe),
+            init=self._inputs.get("init"),
         )
         write_head(self._options.out, self._head, self._options.stored, made)
         # Times are no function of the inputs: they stand in the card and not in the file.
@@ -210,7 +224,10 @@ class _Session:
 
     def _new_head(self, size: int) -> MTPHead:
         longest = max((self._data.corpus.sequences[i] for i in self._train[:16]), key=lambda sequence: len(sequence.ids))
-        return new_head(self._trunk, draft_ids(self._ranked, size), longest.ids)
+        head = new_head(self._trunk, draft_ids(self._ranked, size), longest.ids)
+        if self._start is not None:
+            self._start.give_weights(head)
+        return head
 
     def _sizes(self) -> list[int]:
         """The draft vocabulary's own size, half of it, and a quarter."""
@@ -249,7 +266,11 @@ def _recipe(options: TrainingOptions, checkpoint: Path, inputs: dict[str, str]) 
 def _already_there(options: TrainingOptions, inputs: dict[str, str]) -> Distillation:
     made = read_distillation(options.out)
     asked = options.recipe if made is None or options.minutes is None else replace(options.recipe, steps=made.recipe.steps)
-    if made is None or (made.model_digest, made.corpus_digest) != (inputs["model"], inputs["corpus"]) or made.recipe != asked:
+    if (
+        made is None
+        or (made.model_digest, made.corpus_digest, made.init) != (inputs["model"], inputs["corpus"], inputs.get("init"))
+        or made.recipe != asked
+    ):
         raise HeadError(f"{options.out} exists and is not what this command would train; move it away, or choose another --out")
     return made
 

@@ -105,6 +105,27 @@ def test_a_stop_leaves_a_checkpoint_from_which_the_same_command_ends_with_the_sa
     assert all(mx.array_equal(mine[name], theirs[name]) for name in mine)
 
 
+def test_a_head_goes_on_from_an_earlier_one_with_its_ids(own_cache, distilled_model, pairs, tmp_path):
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    words = ("distill", pairs, "--model", distilled_model)
+    assert specmill(*words, "--out", first, *RECIPE[:-1], 1).exit_code == 0
+    result = specmill(*words, "--out", second, *RECIPE, "--init", first, "--warmup", 0)
+    assert result.exit_code == 0, result.output
+    begun, made = read_distillation(first), read_distillation(second)
+    assert made.untrained.at(1.0).overlap[0] == pytest.approx(begun.evaluation.at(1.0).overlap[0], abs=1e-6), (
+        "it starts where the first one ended"
+    )
+    assert mx.array_equal(mx.load(str(first))["draft_vocab"], mx.load(str(second))["draft_vocab"])
+    before = second.read_bytes()
+    second.unlink()
+    assert specmill(*made.command.split()[1:]).exit_code == 0
+    assert second.read_bytes() == before, "the card's command makes the same bytes"
+    refused = specmill(*words, "--out", second, *RECIPE)
+    assert (refused.exit_code, "is not what this command would train" in refused.stderr) == (1, True)
+    refused = specmill(*words, "--out", tmp_path / "third.safetensors", *RECIPE[:2], "--draft-vocab", 30, "--init", first)
+    assert "drafts 40 ids, which --init keeps; received --draft-vocab 30" in refused.stderr
+
+
 def test_minutes_become_steps_and_a_checkpoint_can_be_finished(own_cache, distilled_model, pairs, tmp_path):
     out = tmp_path / "head.safetensors"
     words = ("distill", pairs, "--model", distilled_model, "--out", out, *RECIPE[2:])

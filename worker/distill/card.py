@@ -60,6 +60,7 @@ def card_text(name: str, made: Distillation, cycle_seconds: dict[int, float]) ->
         f"  {made.skipped:,} rows left out (failed or too short); digest `{made.corpus_digest[:12]}`",
         f"- training: {made.steps:,} of {recipe.steps:,} steps, {recipe.batch_tokens:,} positions each, unrolled to depth {recipe.depth}, "
         f"AdamW {recipe.learning_rate:g}; it ended because {made.ending}",
+        *([f"- it started from the head with sha256 `{made.init[:12]}`, named in the command"] if made.init is not None else []),
         "- the same head again:" if made.whole else "- it was cut short with `--finish`; the whole training:",
         "",
         f"      {made.command}",

@@ -51,6 +51,7 @@ class Distillation(Wire):
         sampled_at: the temperature of the rows where all were drawn at one, without filters; else null.
         replayed_tokens_per_cycle: at that temperature, what decoding the held-out rows would have counted; else null.
         command: the shell command that trains the same head again.
+        init: sha256 hex of the head's file that the training started from; None where it started from the trunk's last layer.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Distillation(Wire):
     sampled_at: float | None
     replayed_tokens_per_cycle: float | None
     command: str
+    init: str | None = None
 
 
 def read_distillation(path: Path) -> Distillation | None:
