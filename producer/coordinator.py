@@ -14,6 +14,7 @@ import pyarrow as pa
 import redis
 from kombu.exceptions import OperationalError
 
+from producer.backend_rule import BackendRule
 from producer.calibration import CalibrationWatch
 from producer.error_rate import ErrorRate
 from producer.local_workers import LocalWorkers
@@ -23,7 +24,8 @@ from producer.run_folder import RunFolder
 from producer.run_options import DEFAULT_MAX_ERROR_RATE
 from producer.run_progress import Counts, RunProgress
 from producer.shards import Shards
-from schemas.errors import BrokerError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
+from producer.waiting_note import WaitingNote
+from schemas.errors import BackendError, BrokerError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
 from schemas.manifest import Manifest
 from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
@@ -103,6 +105,8 @@ class Coordinator:
         self._faults_in_row = 0
         self._quarantine = Quarantine()
         self._error_rate = ErrorRate(max_error_rate)
+        self._backend_rule = BackendRule.of(spec)
+        self._waiting_note = WaitingNote(self._client, spec.run_id)
         self._ending: str | None = None
         self._paused = False
         self._keeps = False
@@ -131,6 +135,7 @@ class Coordinator:
 
         Raises:
             RunMismatchError: the folder holds another run.
+            BackendError: part files there are of another backend class than the run wants.
             LandingError: a part file that cannot be written, or one that is foreign or broken.
             InputError: the prompts file has changed.
             BrokerError: the broker cannot be reached at the start, or refuses a command.
@@ -139,6 +144,7 @@ class Coordinator:
             TooManyErrorsError: the run is plainly misconfigured.
         """
         self._folder.open()
+        self._backend_rule.check_landed(self._records.values())
         self._fresh = (shard for shard in range(self.spec.shards) if shard not in self._records)
         self._tracker = ProgressTracker(self._folder.landed)
         try:
@@ -175,6 +181,7 @@ class Coordinator:
         self._ledger.open(self.spec, self._records)
         if self._shared is not None:
             self._ledger.share(self._shared)
+        self._backend_rule.announce(self._ledger)
         self._fleet.add_run(self.spec.run_id)
 
     def _stay_keeper(self) -> None:
@@ -254,10 +261,11 @@ class Coordinator:
             if waiting is None:
                 return
             rows, report = waiting
+            self._backend_rule.check_result(report.worker, report.backend, self._ledger)
             table = self._checked(shard, table_from_bytes(rows) if rows else self._folder.landed_part(shard))
-        except (DecodeError, LandingError, pa.ArrowInvalid) as error:
+        except (BackendError, DecodeError, LandingError, pa.ArrowInvalid) as error:
             self._ledger.drop_result(shard)
-            self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unreadable: {error}"))
+            self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unusable: {error}"))
             return
         self._quarantine.note_result(shard, table)
         if self._calibration is not None:
@@ -341,6 +349,7 @@ class Coordinator:
         for shard in findings.lost:
             logger.warning("shard %d was lost with its worker or its message; handed out again", shard)
             self._retry(shard)
+        self._waiting_note.look()
 
     def _tend_workers(self) -> None:
         """Local workers that died: what they had goes to others now, not when its time is up."""

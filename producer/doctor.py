@@ -54,7 +54,7 @@ def certificate_text(certificate: Certificate) -> str:
     for check in certificate.checks:
         lines.append(f"  {'pass' if check.passed else 'FAIL'}  {check.name:<13} {check.detail} ({check.seconds:.1f} s)")
         lines += [f"        what it means: {check.meaning}"] if not check.passed else []
-    return "\n".join([*lines, f"  certificate sha256:{certificate.digest}"])
+    return "\n".join([*lines, f"  backend class {backend.class_name}", f"  certificate sha256:{certificate.digest}"])
 
 
 def _engine_part(on_check: OnCheck) -> tuple[Backend, list[Check]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from producer.backend_rule import BackendRule
 from producer.dataset import Dataset, row_name
 from producer.part_files import DATA, contract_digest, part_name
 from sampling.counter_rng import row_key
@@ -26,6 +27,7 @@ def check_files(dataset: Dataset) -> list[str]:
     names = {dataset.path(shard).name for shard in manifest.shards}
     strangers = sorted(path.name for path in (dataset.out / DATA).glob("*.parquet") if path.name not in names)
     problems += [f"{DATA}/{name} is not in the manifest" for name in strangers]
+    problems += BackendRule.of(manifest.spec).violations(manifest.shards)
     for shard in manifest.shards:
         problems += _check_part(dataset, shard)
     return problems

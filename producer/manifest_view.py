@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from producer.sampler_text import drafter_text, sampler_text
 from schemas.manifest import Manifest
-from schemas.profile import Backend
+from schemas.profile import ANY, SAME, Backend
 from schemas.run_spec import ModelRef
 
 
@@ -35,12 +35,17 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         f"capacities {', '.join(map(str, profile.capacities))}",
         f"  versions   {', '.join(f'{name} {version}' for name, version in sorted(manifest.versions.items()))}",
     ]
+    if spec.backend != ANY:
+        lines.append(
+            f"  demanded   {'one backend class' if spec.backend == SAME else f'the backend class {spec.backend}'} for all part files"
+        )
     by_backend: dict[Backend, list[int]] = defaultdict(list)
     for shard in manifest.shards:
         by_backend[shard.backend].append(shard.rows)
     for backend, counts in by_backend.items():
         invariant = "row-invariant" if backend.row_invariant else "not row-invariant"
         name = ", ".join(filter(None, (backend.chip, backend.device, f"mlx {backend.mlx}", backend.blas, invariant)))
+        name += f", class {backend.class_name}" if backend.class_name is not None else ""
         lines.append(f"  backend    {name}: {len(counts):,} part files, {sum(counts):,} rows")
     if shards:
         lines += [f"  {s.file}  {s.rows:,} rows, {s.failed:,} failed, sha256 {s.content_digest}" for s in manifest.shards]

@@ -21,6 +21,7 @@ from producer.run_lock import RunLock
 from producer.run_summary import RunSummary
 from producer.stop_signal import StopSignal
 from schemas.errors import InputError, ModelError
+from schemas.profile import ANY
 from schemas.tables import table_to_bytes
 
 CARD = "README.md"
@@ -88,7 +89,8 @@ def rerun(source: Path, out: Path, *, workers: int, broker: str | None, display:
     for note in environment.notes:
         display.note(f"not as then: {note}")
     begun = read_manifest(out) if out.is_dir() else None
-    spec = replace(dataset.manifest.spec, run_id=begun.spec.run_id if begun is not None else uuid.uuid4().hex)
+    run_id = begun.spec.run_id if begun is not None else uuid.uuid4().hex
+    spec = replace(dataset.manifest.spec, run_id=run_id, backend=ANY)  # on whatever machine this is; diff tells what that changed
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_to(display))
         stop = stack.enter_context(StopSignal(lambda: display.note("stopping; what has landed is kept"), display.close))

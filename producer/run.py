@@ -3,9 +3,11 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import redis
 
+from producer.backend_rule import BackendRule
 from producer.broker import EmbeddedBroker
 from producer.calibration import CalibrationWatch
 from producer.certificate_file import certified_versions
@@ -64,6 +66,10 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
     def say_stopping() -> None:
         display.note("stopping; what has landed is kept. Ctrl-C once more leaves at once.")
 
+    rule = BackendRule.of(plan.spec)
+    rule.check_landed(plan.manifest.shards if plan.manifest is not None else ())
+    if options.broker is None:
+        rule.check_here(plan.spec)
     if options.workers and not is_scripted(options.model):
         _warn_of_slow_blas()
     with contextlib.ExitStack() as stack:
@@ -99,16 +105,20 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         display.close()
         if manifest.status != "complete":
             counts = coordinator.counts()
-            landed = counts.ok + counts.failed
-            whole = f"a shard of {plan.spec.shard_size} prompts counts once it is whole, --shard-size makes them smaller"
-            display.note(
-                f"stopped: {landed:,} of {counts.total:,} rows are in {options.out} ({whole}); the same command goes on with the rest"
-            )
+            display.note(_stopped(counts.ok + counts.failed, counts.total, plan.spec.shard_size, options.out))
             return None
         summary = _finish(options, plan, manifest)
     if last is not None and last.tokens_per_second:
         summary.seconds, summary.tokens_per_second = last.elapsed, last.tokens_per_second
     return summary
+
+
+def _stopped(landed: int, total: int, shard_size: int, out: Path) -> str:
+    """What a stopped session has kept, and how it goes on."""
+    whole = f"whole part files of {shard_size} prompts are kept, --shard-size makes them smaller"
+    if not landed:
+        return f"stopped: nothing of {total:,} rows has landed yet ({whole}); the same command begins again"
+    return f"stopped: {landed:,} of {total:,} rows are in {out} ({whole}); the same command goes on with the rest"
 
 
 def _finish(options: RunOptions, plan: RunPlan, manifest: Manifest, *, keep_card: bool = False) -> RunSummary:

@@ -4,13 +4,13 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
 from worker.patience import STALL_SECONDS
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
-DEFAULT_SHARD_SIZE = 64
 DEFAULT_MAX_ERROR_RATE = 0.5
 BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
@@ -38,7 +38,7 @@ class RunOptions:
         depth: K; None is 2 when something drafts and 0 otherwise.
         auto_depth: measure depths before the first shard and freeze the best; `depth` is None then.
         dtype: compute dtype.
-        shard_size: records per shard.
+        shard_size: records per shard; None is that of the run that is resumed, else `default_shard_size`.
         workers: local worker processes.
         broker: an external broker, or None for an embedded one.
         id_column: expression of the record id, or None.
@@ -57,6 +57,7 @@ class RunOptions:
         metrics_port: serve metrics for Prometheus there, or None.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         shared: workers that see `out` land parts in it themselves.
+        backend: whose workers may compute shards, as `RunSpec.backend`; None is any, or what the run that is resumed has.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
@@ -76,7 +77,7 @@ class RunOptions:
     depth: int | None = None
     auto_depth: bool = False
     dtype: str = "float32"
-    shard_size: int = DEFAULT_SHARD_SIZE
+    shard_size: int | None = None
     workers: int = 1
     broker: str | None = None
     id_column: str | None = None
@@ -96,6 +97,7 @@ class RunOptions:
     limit: int | None = None
     metrics_port: int | None = None
     given: frozenset[str] = frozenset()
+    backend: str | None = None
 
     @property
     def resolved_depth(self) -> int:
@@ -127,6 +129,7 @@ class RunOptions:
         words += [word for text in spec.stop for word in ("--stop", text)]
         words += ["--slots", str(spec.profile.slots), "--depth", str(spec.profile.depth), "--dtype", spec.profile.dtype]
         words += ["--shard-size", str(spec.shard_size)]
+        words += ["--backend", spec.backend] if spec.backend != ANY else []
         words += [
             word
             for name in ("format", "id_column", "prompt_column", "template", "system", "few_shot", "limit")

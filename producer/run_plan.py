@@ -13,7 +13,7 @@ from producer.run_options import RunOptions
 from producer.source import PromptSource
 from schemas.errors import InputError, RunMismatchError, SpecmillError
 from schemas.manifest import Manifest
-from schemas.profile import ExecutionProfile
+from schemas.profile import ANY, ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
 from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
@@ -55,6 +55,8 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
         RunMismatchError: the output folder holds a run with another specification.
     """
     manifest = _found(options)
+    if options.shard_size is None and manifest is not None:
+        options = replace(options, shard_size=manifest.spec.shard_size)
     source = open_prompts(options, note)
     options = with_requested(options, source, note)
     spec = _spec(options, source, note)
@@ -65,7 +67,7 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     differences = manifest.spec.differences(spec)
     if differences:
         raise RunMismatchError(_mismatch(options, differences))
-    return RunPlan(source, replace(spec, run_id=manifest.spec.run_id), manifest)
+    return RunPlan(source, replace(spec, run_id=manifest.spec.run_id, backend=options.backend or manifest.spec.backend), manifest)
 
 
 def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:
@@ -107,10 +109,11 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
             profile=ExecutionProfile(slots=options.slots, depth=options.resolved_depth, dtype=options.dtype),
             raw=options.raw,
             logprobs=options.logprobs,
-            shard_size=options.shard_size,
+            shard_size=source.shard_size,
             records=source.records,
             prompts_digest=source.digest,
             drafter=options.resolved_drafter,
+            backend=options.backend or ANY,
             draft_model=None if options.draft_model is None else model_ref(options.draft_model, note),
         )
     except SpecmillError:

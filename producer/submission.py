@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import redis
 
+from producer.backend_rule import BackendRule
 from producer.run_folder import RunFolder
 from producer.run_lock import RunLock
 from producer.run_options import RunOptions
@@ -41,12 +42,15 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
     with RunLock(options.out), make_client(options.broker) as client:
         folder = RunFolder(options.out, spec)
         folder.open()
+        rule = BackendRule.of(spec)
+        rule.check_landed(folder.records.values())
         ledger, lock = Ledger(client, spec.run_id), KeeperLock(client, spec.run_id, COORDINATOR)
         try:
             if (holder := lock.take()) is not None:
                 raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
             ledger.submit()
             ledger.open(spec, folder.records)
+            rule.announce(ledger)
             if options.shared:
                 ledger.share(str(options.out.resolve()))
             size = 0

@@ -23,7 +23,10 @@ def watch_line(view: WatchView) -> str:
     parts += [f"{view.tokens_per_second:,.1f} tok/s"] if view.tokens_per_second else []
     parts += [f"acceptance {depths}"] if (depths := _depths(view.tally)) else []
     parts += [f"ETA {clock(view.eta_seconds)}"] if view.eta_seconds is not None and not view.over else []
-    return ", ".join([*parts, *([view.why] if view.why else [])])
+    parts += [view.why] if view.why else []
+    others = len(view.refusing)
+    parts += [f"{others} worker{'s' * (others > 1)} of another backend class take{'s' * (others == 1)} no shard"] if others else []
+    return ", ".join(parts)
 
 
 def watch_view(view: WatchView) -> Group:

@@ -71,6 +71,10 @@ class EngineStartError(EngineError):
     """The engine process died before it had loaded its model: the machine or the model is to blame, no shard."""
 
 
+class BackendError(SpecmillError):
+    """A shard that only workers of another backend class may compute (`--backend`)."""
+
+
 class TooManyErrorsError(SpecmillError):
     """More rows fail than `--max-error-rate` allows: the run is misconfigured."""
 

@@ -1,8 +1,13 @@
 """`ExecutionProfile` and `Backend`: everything besides the contract inputs that can change a bit of a row."""
 
+import re
 from dataclasses import dataclass
 
 from schemas.wire import Wire
+
+ANY = "any"
+SAME = "same"
+_CLASS = re.compile(r"(cpu|gpu)(/[a-z0-9._-]+){2,3}")
 
 MAX_SLOTS = 256
 MAX_DEPTH = 7
@@ -60,3 +65,25 @@ class Backend(Wire):
     mlx: str
     blas: str
     row_invariant: bool
+
+    @property
+    def class_name(self) -> str | None:
+        """`gpu/apple-m3-max/mlx-0.32.4`: rows of one class agree to the bit; None where no engine computed anything, or nobody knows.
+
+        The chip goes by its whole name: mlx chooses tile sizes by generation and by size of the GPU, so an M3 and an M3 Max may differ.
+        """
+        if self.device not in ("cpu", "gpu"):
+            return None
+        parts = (self.device, self.chip, "no-mlx" if self.mlx == "-" else f"mlx-{self.mlx}", self.blas)
+        return "/".join(re.sub(r"[^a-z0-9._]+", "-", part.lower()).strip("-") for part in parts if part)
+
+
+def checked_demand(text: str) -> str:
+    """What `--backend` takes: `any`, `same`, or the name of a class.
+
+    Raises:
+        ValueError: something else.
+    """
+    if text not in (ANY, SAME) and not _CLASS.fullmatch(text):
+        raise ValueError(f"backend must be any, same, or a class as `specmill doctor` names it (gpu/CHIP/mlx-VERSION); received {text!r}")
+    return text

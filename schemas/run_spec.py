@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass, fields
 
-from schemas.profile import ExecutionProfile
+from schemas.profile import ANY, ExecutionProfile, checked_demand
 from schemas.sampler import SamplerConfig
-from schemas.wire import Json, Wire
+from schemas.wire import Json, Wire, added
 
 COUPLINGS = ("rejection", "shared-noise")
 DRAFTERS = ("head", "model", "lookup", "auto")
 MAX_SEED = 2**64 - 1
 MAX_SAMPLES = 10_000
 MAX_SHARD_ROWS = 10_000
+_OUTSIDE_CONTRACT = ("run_id", "backend")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class RunSpec(Wire):
         drafter: who drafts when `profile.depth` > 0: the `head`, the draft `model`, the `lookup` of n-grams in the row's own text, or
             `auto` (lookup where it finds a long match, else the head or the draft model).
         draft_model: the separate draft model, or None.
+        backend: whose workers may compute shards: `any` class's, the `same` for all, or one class's by name. It limits where rows are made,
+            not what they are, and is no part of the contract.
 
     Raises:
         ValueError: a value outside its interval.
@@ -73,6 +76,7 @@ class RunSpec(Wire):
     prompts_digest: str
     drafter: str = "head"
     draft_model: ModelRef | None = None
+    backend: str = added(ANY)
 
     def __post_init__(self) -> None:
         if not (self.run_id.isalnum() and self.run_id.isascii() and len(self.run_id) <= 64):
@@ -90,6 +94,7 @@ class RunSpec(Wire):
             raise ValueError(f"drafter must be one of {', '.join(DRAFTERS)}; received {self.drafter!r}")
         if self.head is not None and self.draft_model is not None:
             raise ValueError("a run drafts with an MTP head or with a draft model; received both")
+        checked_demand(self.backend)
         needed = {"head": self.head, "model": self.draft_model, "auto": self.head or self.draft_model}
         if self.profile.depth > 0 and self.drafter in needed and needed[self.drafter] is None:
             what = {"head": "an MTP head", "model": "a draft model", "auto": "an MTP head or a draft model"}[self.drafter]
@@ -106,9 +111,8 @@ class RunSpec(Wire):
         return min(self.shard_size, self.records - shard * self.shard_size)
 
     def contract(self) -> dict[str, Json]:
-        """What files are a function of, besides the backend: the wire form without `run_id` and the names of models and head."""
-        wire = self.encode()
-        del wire["run_id"]
+        """What files are a function of, besides the backend: the wire form without `run_id`, `backend` and the names of models and head."""
+        wire = {name: value for name, value in self.encode().items() if name not in _OUTSIDE_CONTRACT}
         for field in ("model", "head", "draft_model"):
             if isinstance(reference := wire[field], dict):
                 del reference["name"]
@@ -132,7 +136,7 @@ def _differences(mine: Wire, theirs: Wire, prefix: str) -> list[str]:
             lines += _differences(left, right, f"{field.name}.")
         elif field.name == "prompts_digest" and left != right:
             lines.append("prompts_digest: the prompts are others, or in another order")
-        elif field.name != "run_id" and _compared(left) != _compared(right):
+        elif field.name not in _OUTSIDE_CONTRACT and _compared(left) != _compared(right):
             lines.append(f"{prefix}{field.name}: {_shown(left)} / {_shown(right)}")
     return lines
 

@@ -50,12 +50,12 @@ class EngineJob:
             RunCancelledError, ModelError, HeadError, EngineError: as `EngineProcess.load`.
         """
         started = time.perf_counter()
-        try:
-            patience = self._stall_seconds and max(self._stall_seconds, LOAD_SECONDS)
-            self._backend = self._watched(lambda watch: self._engine.load(self._spec, stopped=self._asking(watch)), patience)
-        except EngineCrashedError as error:
-            raise EngineStartError(f"while it loaded {self._spec.model.name}: {error}") from error
+        self._backend = self._starting(lambda watch: self._engine.load(self._spec, stopped=self._asking(watch)))
         self._load_seconds = time.perf_counter() - started
+
+    def backend_class(self) -> str:
+        """The backend class of this worker, before anything is loaded; errors as in `load`."""
+        return self._starting(lambda watch: self._engine.backend_class(self._spec, stopped=self._asking(watch)))
 
     def whole(self, blob: bytes) -> ShardOutcome:
         """The shard as it should be done; errors as `EngineProcess.generate`."""
@@ -64,6 +64,12 @@ class EngineJob:
     def careful(self, blob: bytes, ledger: Ledger, *, proven: bool) -> ShardOutcome:
         """The shard record by record; errors as `RecordByRecord.outcome`."""
         return self._timed(RecordByRecord(ledger, self._shard, self._spec, self._run, self._backend, proven=proven).outcome(blob))
+
+    def _starting(self, call: Callable[[EngineWatch], T]) -> T:
+        try:
+            return self._watched(call, self._stall_seconds and max(self._stall_seconds, LOAD_SECONDS))
+        except EngineCrashedError as error:
+            raise EngineStartError(f"while it loaded {self._spec.model.name}: {error}") from error
 
     def _run(self, blob: bytes, before: Tally) -> ShardOutcome:
         def call(watch: EngineWatch) -> ShardOutcome:

@@ -14,7 +14,7 @@ from typing import cast
 import redis
 
 from schemas.errors import DecodeError
-from schemas.wire import Wire
+from schemas.wire import Wire, added
 
 CARD_SECONDS = 15.0
 INDEX_SECONDS = 7 * 24 * 3600
@@ -32,9 +32,10 @@ class WorkerCard(Wire):
         shard: the shard in work, or None.
         model: name of the model that its engine holds, or None before the first.
         models: names of the models that it may load; none means any.
-        refused: the model of the last message that it had to leave to others, or None.
+        refused: what the last message that it had to leave to others wanted, a model or a backend class, or None.
         resting: whether it takes no shard because of its quiet hours.
         keeps: runs that it feeds because their coordinator is away.
+        backend: its backend class, or None before a run has asked for it.
     """
 
     name: str
@@ -45,10 +46,15 @@ class WorkerCard(Wire):
     refused: str | None
     resting: bool
     keeps: tuple[str, ...]
+    backend: str | None = added(None)
 
-    def takes(self, model: str) -> bool:
-        """Whether the worker may load a model now."""
-        return not self.resting and (not self.models or model in self.models)
+    def takes(self, model: str, backend: str | None = None) -> bool:
+        """Whether the worker may load a model now and, as far as it is known, is of the backend class that is wanted."""
+        return not self.resting and (not self.models or model in self.models) and not self.differs(backend)
+
+    def differs(self, backend: str | None) -> bool:
+        """Whether the worker is known to be of another backend class than the one that is wanted."""
+        return None not in (backend, self.backend) and backend != self.backend
 
 
 class Fleet:

@@ -83,7 +83,7 @@ class Keeper:
                 self._kept.pop(run_id, None)
                 continue
             self._kept[run_id] = kept
-            self._keep(kept, sum(card.takes(kept.spec.model.name) for card in cards))
+            self._keep(kept, sum(card.takes(kept.spec.model.name, kept.ledger.wanted_class(kept.spec)) for card in cards))
 
     def leave(self) -> None:
         """Let others keep what this one kept, and take the card away."""

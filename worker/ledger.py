@@ -19,6 +19,7 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
     R:cancel           string  set to end the run early
     R:pause            string  why the run is held: nothing is handed out, and what is in work is given up
     R:keeper           string  who feeds and reconciles: `worker.keeper_lock`
+    R:class            string  the backend class that all shards of a `--backend same` run have: the first worker's that began one
     R:shared           string  the dataset's folder, when workers may land their parts in it themselves
     R:submitted        string  set for a run that goes on without a coordinator: all its blobs lie there from the beginning
 
@@ -33,6 +34,7 @@ from typing import Any, cast
 import redis
 
 from schemas.errors import DecodeError
+from schemas.profile import ANY, SAME
 from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
 from worker import ledger_scripts
@@ -42,7 +44,7 @@ KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is th
 SUBMITTED_SECONDS = 7 * 24 * 3600  # of a run that goes on without a coordinator
 RUN_KEYS = (
     *("spec", "done", "issued", "finished", "attempts", "ready", "faults", "live", "careful"),
-    *("cancel", "pause", "keeper", "submitted", "shared"),
+    *("cancel", "pause", "keeper", "submitted", "shared", "class"),
 )
 SHARD_KEYS = ("blob", "result", "lease", "deaths")
 
@@ -129,6 +131,19 @@ class Ledger:
         folder = cast("bytes | None", self._redis.get(self._key["shared"]))
         return None if folder is None else folder.decode()
 
+    def wanted_class(self, spec: RunSpec) -> str | None:
+        """The backend class whose workers may take shards; None while any may."""
+        if spec.backend == SAME:
+            name = cast("bytes | None", self._redis.get(self._key["class"]))
+            return None if name is None else name.decode()
+        return None if spec.backend == ANY else spec.backend
+
+    def join_class(self, spec: RunSpec, mine: str) -> str:
+        """The backend class whose workers may take shards, which is `mine` where nobody has decided it yet."""
+        if spec.backend == SAME:
+            return cast("bytes", self._run(ledger_scripts.JOIN_CLASS, [self._key["spec"], self._key["class"]], [mine])).decode()
+        return mine if spec.backend == ANY else spec.backend
+
     def is_careful(self, shard: int) -> bool:
         """Whether the shard is to run record by record."""
         return bool(self._redis.sismember(self._key["careful"], str(shard)))
@@ -180,6 +195,10 @@ class Ledger:
         """Let the run go on without a coordinator; call it before `open`, and `store` every shard after it."""
         self._key_seconds = SUBMITTED_SECONDS
         self._redis.set(self._key["submitted"], 1, ex=SUBMITTED_SECONDS)
+
+    def decide_class(self, name: str) -> None:
+        """All shards of the run have this backend class from now on: parts of it have landed."""
+        self._redis.set(self._key["class"], name, ex=self._key_seconds)
 
     def share(self, folder: str) -> None:
         """Let workers that see the folder land their parts in it."""

@@ -84,3 +84,12 @@ local deaths = redis.call('HINCRBY', KEYS[2], ARGV[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], key_ttl)
 return deaths
 """
+
+JOIN_CLASS = """
+local spec, class = unpack(KEYS)
+local key_ttl = redis.call('PTTL', spec)
+local decided = redis.call('GET', class)
+if decided then return decided end
+if key_ttl > 0 then redis.call('SET', class, ARGV[1], 'PX', key_ttl) end
+return ARGV[1]
+"""

@@ -6,8 +6,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from schemas.errors import DecodeError, EngineCrashedError, EngineStartError, LeaseLostError, RunCancelledError, SpecmillError
-from schemas.profile import Backend
+from schemas.errors import (
+    BackendError,
+    DecodeError,
+    EngineCrashedError,
+    EngineStartError,
+    LeaseLostError,
+    RunCancelledError,
+    SpecmillError,
+)
+from schemas.profile import ANY, Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
@@ -26,7 +34,7 @@ from worker.shared_folder import SharedFolder
 LAND_PATIENCE_SECONDS = 600.0  # how long a finished shard waits for a broker that is away
 FAULT_PAUSE_SECONDS = 0.5  # after the first fault in a row; doubles, so that one broken worker does not starve the others
 MAX_PAUSE_SECONDS = 30.0
-REFUSAL_PAUSE_SECONDS = 0.05  # after a message for a model that this worker may not load; doubles
+REFUSAL_PAUSE_SECONDS = 0.05  # after a message that is for other workers; doubles
 MAX_REFUSAL_PAUSE_SECONDS = 2.0
 FAILED_STARTS = 3  # of the engine in a row, after which the worker gives up
 MESSAGE_CHARACTERS = 4000  # of an error's text that travels through the ledger
@@ -60,7 +68,7 @@ class ShardTask:
         """Args are those of `worker.main.run_worker`.
 
         `stopping` is polled while a shard runs; `give_up` is told why when this worker's engine cannot even start; `send_back` gets
-        messages for models other than `models`; parts of shared runs may be landed below `roots`.
+        messages for models other than `models` and for other backend classes; parts of shared runs may be landed below `roots`.
         """
         self._client = make_client(broker_url)
         self._impatient_client = make_client(broker_url, patient=False)
@@ -72,6 +80,7 @@ class ShardTask:
         self._models = models
         self._roots = roots
         self._model: str | None = None
+        self._class: str | None = None
         self._refused: str | None = None
         self._refusals_in_row = 0
         self._in_work: ShardMessage | None = None
@@ -121,6 +130,7 @@ class ShardTask:
             refused=self._refused,
             resting=self.resting,
             keeps=keeps,
+            backend=self._class,
         )
 
     def close(self) -> None:
@@ -144,8 +154,8 @@ class ShardTask:
         if spec is None or (blob := ledger.blob(shard)) is None:
             logger.info("shard %d of run %s is over or unknown: dropped", shard, message.run_id)
             return "dropped"
-        if self._models and spec.model.name not in self._models:
-            return self._pass_on(message, spec.model.name)
+        if (wanted := self._wanted_of_others(ledger, spec)) is not None:
+            return self._pass_on(message, wanted)
         started, start_clock = time.time(), time.perf_counter()
         renewing = Ledger(self._impatient_client, message.run_id)
         lease = Lease.claim(ledger, renewing, shard, self._worker, self._lease_seconds)
@@ -162,6 +172,10 @@ class ShardTask:
             if self._stopping():
                 ledger.record_fault(self._fault(shard, error))  # so that others get it at once
             return "lost" if isinstance(error, LeaseLostError) else "cancelled"
+        except BackendError as error:
+            logger.info("shard %d left to others: %s", shard, error)
+            ledger.release(shard, lease.token, forgive=True)
+            return self._pass_on(message, ledger.wanted_class(spec) or spec.backend)
         except EngineCrashedError as error:
             logger.error("shard %d, attempt %d: %s", shard, lease.attempt, error)
             ledger.release(shard, lease.token)
@@ -186,10 +200,11 @@ class ShardTask:
         def stopped() -> bool:
             return self._stopping() or lease.lost or lease.cancelled
 
-        show(Tally())
         job = EngineJob(self._engine, spec, lease.shard, on_tally=show, stopped=stopped, stall_seconds=self._stall_seconds)
         with KeepAwake(), lease:
             try:
+                self._join_class(ledger, spec, job)
+                show(Tally())
                 job.load()
                 self._failed_starts, self._model = 0, spec.model.name
                 careful = ledger.is_careful(lease.shard)
@@ -198,7 +213,7 @@ class ShardTask:
                 if lease.lost:
                     raise LeaseLostError(f"another worker holds shard {lease.shard}, or it has landed") from error
                 raise
-        self._backend = outcome.backend
+        self._backend, self._class = outcome.backend, outcome.backend.class_name
         if outcome.tally.rows > outcome.tally.failed:
             self._proven_in = spec.run_id
         return outcome
@@ -257,9 +272,29 @@ class ShardTask:
     def _fault(self, shard: int, error: SpecmillError) -> Fault:
         return Fault(worker=self._worker, shard=shard, kind=type(error).__name__, message=str(error)[:MESSAGE_CHARACTERS])
 
-    def _pass_on(self, message: ShardMessage, model: str) -> str:
-        """Leave a message to a worker that may load its model; ever more slowly, while there are only such messages."""
-        self._refused = model
+    def _wanted_of_others(self, ledger: Ledger, spec: RunSpec) -> str | None:
+        """The model or the backend class that a run wants and this worker is known not to have, or None."""
+        if self._models and spec.model.name not in self._models:
+            return spec.model.name
+        wanted = ledger.wanted_class(spec)
+        return wanted if None not in (wanted, self._class) and wanted != self._class else None
+
+    def _join_class(self, ledger: Ledger, spec: RunSpec, job: EngineJob) -> None:
+        """Make sure that the run may be computed here, before its model is loaded.
+
+        Raises:
+            BackendError: it is for workers of another backend class.
+        """
+        if spec.backend == ANY:
+            return
+        self._class = job.backend_class()
+        wanted = ledger.join_class(spec, self._class)
+        if wanted != self._class:
+            raise BackendError(f"the run is for workers of class {wanted}; this one is of class {self._class}")
+
+    def _pass_on(self, message: ShardMessage, wanted: str) -> str:
+        """Leave a message to a worker that has what it wants; ever more slowly, while there are only such messages."""
+        self._refused = wanted
         self._send_back(message)
         self._pause(min(REFUSAL_PAUSE_SECONDS * 2**self._refusals_in_row, MAX_REFUSAL_PAUSE_SECONDS))
         self._refusals_in_row += 1

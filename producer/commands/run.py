@@ -9,7 +9,7 @@ import click
 from producer.commands.config_file import read_config
 from producer.prompt_files import KINDS
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
-from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
+from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile, checked_demand
 from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
 
@@ -51,6 +51,13 @@ def _stop_texts(_context: click.Context, _parameter: click.Parameter, value: tup
         if not text or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise click.BadParameter(f"a stop string must have at least one character and be UTF-8 text; received {text!r}")
     return value
+
+
+def _backend(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        return value if value is None else checked_demand(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _logit_bias(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, float]:
@@ -137,6 +144,14 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     envvar=BROKER_VARIABLE,
     show_envvar=True,
     help="redis:// or rediss:// of a shared broker; without it an embedded one is started.",
+)
+@click.option(
+    "--backend",
+    metavar="any|same|CLASS",
+    callback=_backend,
+    show_default="any, or what the run that is resumed has",
+    help="Whose workers may compute shards: any machine's; one class's for all shards, which the first worker decides; or those of a class "
+    "as `specmill doctor` names it.",
 )
 @click.option("--format", type=click.Choice(KINDS), show_default="by the file's name, else jsonl", help="What PROMPTS is.")
 @click.option("--id-column", metavar="COLUMN", help="Where the record id is. [default: id, custom_id, else the row number]")

@@ -13,13 +13,14 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from schemas.errors import DecodeError, EngineError, SpecmillError
+from schemas.profile import Backend
 from schemas.progress import Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import table_from_bytes, table_to_bytes
 from worker.engine.completion import completions_to_table, requests_from_blob
 from worker.engine.engine import Engine, ShardDroppedError, Timings
 from worker.engine.protocol import read_frame, write_frame
-from worker.engine.scripted import ScriptedEngine, is_scripted
+from worker.engine.scripted import ScriptedEngine, is_scripted, scripted_backend
 
 TALLY_INTERVAL = 1.0  # seconds between two tallies on the pipe
 
@@ -63,10 +64,12 @@ class Child:
             self._generate(spec, payload)
         elif op == "load":
             write_frame(self._sink, {"event": "loaded", "backend": self._engine_for(spec).backend.encode()})
+        elif op == "class":
+            write_frame(self._sink, {"event": "class", "class_name": backend_of(spec).class_name})
         elif op == "score":
             self._score(spec, payload)
         else:
-            raise EngineError(f"the engine knows the jobs generate, load and score; received {op!r}")
+            raise EngineError(f"the engine knows the jobs generate, load, class and score; received {op!r}")
 
     def _generate(self, spec: RunSpec, blob_bytes: bytes) -> None:
         blob = table_from_bytes(blob_bytes)
@@ -105,6 +108,18 @@ class Child:
             self._engine = load_engine(spec)
             self._engine_key = key
         return self._engine
+
+
+def backend_of(spec: RunSpec) -> Backend:
+    """Where a spec's model would run here, found without loading it, and so without the answer of the invariance probe."""
+    if is_scripted(spec.model.name):
+        return scripted_backend()
+    from worker.engine import blas
+
+    blas.prepare()
+    from worker.engine.mtp_engine import backend_here
+
+    return backend_here(row_invariant=False)
 
 
 def load_engine(spec: RunSpec) -> Engine:

@@ -96,6 +96,11 @@ class EngineProcess:
             **seconds,
         )
 
+    def backend_class(self, spec: RunSpec, *, stopped: Callable[[], bool] = _never) -> str:
+        """The class of the backend that a spec's model would run on; the model is not loaded. Errors as in `generate`."""
+        header, _ = self._ask({"op": "class", "spec": spec.encode()}, b"", "looking at this machine", stopped=stopped)
+        return str(header["class_name"])
+
     def load(self, spec: RunSpec, *, stopped: Callable[[], bool] = _never) -> Backend:
         """Load what a spec names and say where it will run; errors as in `generate`."""
         header, _ = self._ask({"op": "load", "spec": spec.encode()}, b"", "loading the model", stopped=stopped)

@@ -35,6 +35,17 @@ AUTO_SHORTEST = 4  # tokens of a match that the auto drafter trusts more than a 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
+def backend_here(*, row_invariant: bool) -> Backend:
+    """This process's backend; `row_invariant` is what the probe found."""
+    return Backend(
+        device=mx.default_device().type.name,
+        chip=str(mx.device_info()["device_name"]),
+        mlx=version("mlx"),
+        blas=blas.prepare(),
+        row_invariant=row_invariant,
+    )
+
+
 class MTPEngine:
     """A loaded target, its head if there is one, and the profile they run under.
 
@@ -46,12 +57,8 @@ class MTPEngine:
         self._trunk = trunk
         self._head = head
         self._draft_model = draft_model
-        self.backend = Backend(
-            device=mx.default_device().type.name,
-            chip=str(mx.device_info()["device_name"]),
-            mlx=version("mlx"),
-            blas=blas.prepare(),
-            row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype]),
+        self.backend = backend_here(
+            row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype])
         )
 
     @classmethod

@@ -8,6 +8,8 @@ Its model name carries its script: `scripted`, or `scripted:` and comma-separate
     hang_on=TEXT     a prompt that contains TEXT never returns
     start_crash=1    the process ends with exit code 134 before it has loaded the engine
     claims=0.9       the α that it says of every draft; the share that it accepts stays 0.7, so anything else is a broken engine
+
+The environment variable `SPECMILL_SCRIPTED_CHIP` names the chip that it says it runs on, so that one machine can play several.
 """
 
 import os
@@ -28,12 +30,18 @@ from worker.engine.engine import OnCycle, Timings
 
 ACCEPTANCE = 0.7  # the scripted α of every draft
 VOCABULARY = 1000
+CHIP_VARIABLE = "SPECMILL_SCRIPTED_CHIP"
 OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on", "start_crash", "claims")
 
 
 def is_scripted(model_name: str) -> bool:
     """Whether a model name asks for the scripted engine."""
     return model_name == "scripted" or model_name.startswith("scripted:")
+
+
+def scripted_backend() -> Backend:
+    """What the scripted engine says of this machine."""
+    return Backend(device="cpu", chip=os.environ.get(CHIP_VARIABLE) or platform.machine(), mlx="-", blas="", row_invariant=True)
 
 
 class ScriptedEngine:
@@ -52,7 +60,7 @@ class ScriptedEngine:
         self.crash_on = options.get("crash_on")
         self.hang_on = options.get("hang_on")
         self.claims = float(options.get("claims", ACCEPTANCE))
-        self.backend = Backend(device="cpu", chip=platform.machine(), mlx="-", blas="", row_invariant=True)
+        self.backend = scripted_backend()
 
     def complete(self, spec: RunSpec, requests: Sequence[Request], timings: Timings, on_cycle: OnCycle) -> list[Completion]:
         """One scripted completion per request, in order."""
