@@ -25,6 +25,10 @@ class ModelError(SpecmillError):
     """A model folder or name that cannot be fetched, converted or loaded."""
 
 
+class GrammarError(SpecmillError):
+    """A JSON schema, regular expression or grammar that cannot be compiled."""
+
+
 class HeadError(ModelError):
     """An MTP head file that does not fit its contract or its trunk."""
 
@@ -57,6 +61,10 @@ class NonFiniteLogitsError(RowError, ValueError):
         self.nan = nan
         self.inf = inf
         self.size = size
+
+
+class ConstraintError(RowError):
+    """The run's constraint gave up on the row: at some token it is too complex, or allows none of the model's tokens."""
 
 
 class EngineCrashedError(RowError):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from schemas.constraint import Constraint
 from schemas.profile import ANY, ExecutionProfile, checked_demand
 from schemas.sampler import SamplerConfig
 from schemas.wire import Json, Wire, added
@@ -54,6 +55,9 @@ class RunSpec(Wire):
         draft_model: the separate draft model, or None.
         backend: whose workers may compute shards: `any` class's, the `same` for all, or one class's by name. It limits where rows are made,
             not what they are, and is no part of the contract.
+        constraint: the form that every completion must have, or None.
+        ignore_eos: end tokens do not end a completion; stop strings and the budget do.
+        thinking_budget: most tokens between a model's think tags, 0 to 1,000,000; then the closing one is forced. None is no limit.
 
     Raises:
         ValueError: a value outside its interval.
@@ -77,6 +81,9 @@ class RunSpec(Wire):
     drafter: str = "head"
     draft_model: ModelRef | None = None
     backend: str = added(ANY)
+    constraint: Constraint | None = added(None)
+    ignore_eos: bool = added(False)
+    thinking_budget: int | None = added(None)
 
     def __post_init__(self) -> None:
         if not (self.run_id.isalnum() and self.run_id.isascii() and len(self.run_id) <= 64):
@@ -95,6 +102,11 @@ class RunSpec(Wire):
         if self.head is not None and self.draft_model is not None:
             raise ValueError("a run drafts with an MTP head or with a draft model; received both")
         checked_demand(self.backend)
+        if self.thinking_budget is not None:
+            _check_interval("thinking_budget", self.thinking_budget, 0, 1_000_000)
+        if self.constraint is not None and (self.ignore_eos or self.sampler.min_tokens):
+            received = "ignore_eos" if self.ignore_eos else f"min_tokens {self.sampler.min_tokens}"
+            raise ValueError(f"a constraint says itself where a completion may end; received it together with {received}")
         needed = {"head": self.head, "model": self.draft_model, "auto": self.head or self.draft_model}
         if self.profile.depth > 0 and self.drafter in needed and needed[self.drafter] is None:
             what = {"head": "an MTP head", "model": "a draft model", "auto": "an MTP head or a draft model"}[self.drafter]
@@ -146,4 +158,6 @@ def _compared(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    return f"{value.name} ({value.digest[:12]})" if isinstance(value, ModelRef) else str(value)
+    if isinstance(value, ModelRef):
+        return f"{value.name} ({value.digest[:12]})"
+    return f"{value.kind} {value.text}" if isinstance(value, Constraint) else str(value)

@@ -37,7 +37,7 @@ class AutoDrafter:
 
     def draft(self, batch: RowBatch, rows: Sequence[Row | None]) -> list[DraftStep]:
         """The other's steps, with a match of full depth in their place where a row has one."""
-        proposals = self._lookup.propose()
+        proposals = self._lookup.propose(rows)
         matched = proposals[:, -1] >= 0
         steps = self._other.draft(batch, rows)
         return [DraftStep.where(matched, proposals[:, depth], step) for depth, step in enumerate(steps)]

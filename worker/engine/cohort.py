@@ -13,7 +13,6 @@ import numpy as np
 
 from sampling.batched import BatchedSampler, BlockResult, DraftStep
 from sampling.rows import RowBatch
-from schemas.errors import NonFiniteLogitsError
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion
 from worker.engine.drafter import Drafter, Opening
@@ -155,7 +154,7 @@ class Cohort:
             if row is None:
                 continue
             if block.failed[slot]:
-                fault = NonFiniteLogitsError(int(block.nan[slot]), int(block.inf[slot]), self._trunk.vocab_size)
+                fault = row.fault(int(block.nan[slot]), int(block.inf[slot]), self._trunk.vocab_size)
                 ended.append(Completion.failed(row.request, fault, len(row.prompt_ids)))
                 self._vacate(slot)
                 continue
@@ -178,12 +177,14 @@ class Cohort:
 
     def _row_batch(self) -> RowBatch:
         config = self._sampler.config
+        masks = [row.mask if row is not None else None for row in self.rows]
         return RowBatch.of(
             keys=[row.request.key if row is not None else 0 for row in self.rows],
             positions=[len(row.token_ids) if row is not None else 0 for row in self.rows],
             active=[row is not None for row in self.rows],
             token_counts=[row.counts if row is not None else {} for row in self.rows] if config.has_penalties else None,
             prompt_ids=[row.prompt_tokens if row is not None else [] for row in self.rows] if config.reads_prompt else None,
+            masks=masks if any(mask is not None for mask in masks) else None,
         )
 
     def _evaluate(self) -> None:

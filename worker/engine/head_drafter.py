@@ -68,7 +68,7 @@ class HeadDrafter:
             if len(steps) == self.depth:
                 return steps
             cursor = self._shape.cursor(self._starts + self._counts + len(steps) - 1, 1)
-            tokens = mx.array(steps[-1].tokens.astype(np.int32))[:, None]
+            tokens = mx.array(np.maximum(steps[-1].tokens, 0).astype(np.int32))[:, None]  # -1: the row proposes nothing any more
             normed, recycled = head.forward(recycled, tokens, self._cache, cursor)
 
     def commit(self, offsets: np.ndarray, kept: np.ndarray, tokens: np.ndarray, hidden: mx.array, normed: mx.array) -> None:

@@ -48,18 +48,20 @@ class LookupDrafter:
         """Index the prompt."""
         self._texts[slot] = NGramIndex(row.prompt_ids, self._shortest)
 
-    def propose(self) -> np.ndarray:
-        """Drafts of every slot, [B, K] int64; NO_TOKEN from where nothing is proposed."""
+    def propose(self, rows: Sequence[Row | None]) -> np.ndarray:
+        """Drafts of every slot, [B, K] int64; NO_TOKEN from where nothing is proposed, or the row's mask forbids it."""
         drafts = np.full((len(self._texts), self.depth), NO_TOKEN, np.int64)
-        for slot, text in enumerate(self._texts):
-            if text is not None:
+        for slot, (text, row) in enumerate(zip(self._texts, rows, strict=True)):
+            if text is not None and row is not None:
                 continuation = text.continuation(self.depth)
+                if row.mask is not None:
+                    continuation = continuation[: row.mask.legal(continuation)]
                 drafts[slot, : len(continuation)] = continuation
         return drafts
 
     def draft(self, batch: RowBatch, rows: Sequence[Row | None]) -> list[DraftStep]:
         """One-hot steps."""
-        return [DraftStep.one_hot(column, self._vocab_size) for column in self.propose().T]
+        return [DraftStep.one_hot(column, self._vocab_size) for column in self.propose(rows).T]
 
     def commit(self, offsets: np.ndarray, kept: np.ndarray, tokens: np.ndarray, hidden: mx.array, normed: mx.array) -> None:
         """Index what was committed."""

@@ -64,7 +64,7 @@ class ModelDrafter:
             steps.append(self._sampler.draft(self._model.logits(self._model.norm(hidden)), batch, steps))
             if len(steps) == self.depth:
                 return steps
-            token = mx.array(steps[-1].tokens.astype(np.int32))[:, None]
+            token = mx.array(np.maximum(steps[-1].tokens, 0).astype(np.int32))[:, None]  # -1: the row proposes nothing any more
             hidden = self._model.forward(token, self._caches, self._shape.cursor(self._offsets + len(steps), 1))[:, 0]
 
     def commit(self, offsets: np.ndarray, kept: np.ndarray, tokens: np.ndarray, hidden: mx.array, normed: mx.array) -> None:

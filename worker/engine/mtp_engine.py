@@ -28,6 +28,7 @@ from worker.engine.lookup_drafter import LookupDrafter
 from worker.engine.model_drafter import ModelDrafter
 from worker.engine.mtp_head import MTPHead
 from worker.engine.row import Row
+from worker.engine.rules import Rules
 from worker.engine.teacher_forcing import score_rows
 from worker.engine.trunk import Trunk
 
@@ -57,6 +58,7 @@ class MTPEngine:
         self._trunk = trunk
         self._head = head
         self._draft_model = draft_model
+        self._rules = Rules(trunk)
         self.backend = backend_here(
             row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype])
         )
@@ -101,7 +103,7 @@ class MTPEngine:
 
     def score(self, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
         """What the target says of rows that exist, by a forward pass over each."""
-        return score_rows(self._trunk, spec, rows, on_row)
+        return score_rows(self._trunk, self._rules, spec, rows, on_row)
 
     def _drafter(self, spec: RunSpec, sampler: BatchedSampler, shape: CohortShape) -> Drafter:
         if shape.depth == 0:
@@ -145,7 +147,14 @@ class MTPEngine:
 
     def _row(self, spec: RunSpec, request: Request, prompt_ids: list[int]) -> Row:
         return Row(
-            request, prompt_ids, max_tokens=spec.max_tokens, stop=spec.stop, tokenizer=self._trunk.tokenizer, depth=spec.profile.depth
+            request,
+            prompt_ids,
+            max_tokens=spec.max_tokens,
+            stop=spec.stop,
+            tokenizer=self._trunk.tokenizer,
+            depth=spec.profile.depth,
+            ignore_eos=spec.ignore_eos,
+            mask=self._rules.mask(spec, prompt_ids),
         )
 
     def _capacity(self, spec: RunSpec, prompt_tokens: int) -> int:

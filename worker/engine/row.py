@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from schemas.errors import ConstraintError, NonFiniteLogitsError, RowError
 from schemas.progress import Tally
 from worker.engine.completion import Acceptance, Completion, Request
+from worker.engine.row_mask import RowMask
 
 
 class Row:
@@ -18,10 +20,20 @@ class Row:
         token_ids: committed completion tokens, the stop token included.
         counts: occurrences of every committed token, for penalties.
         finish_reason: stop or length once the row is done, else None.
+        mask: what may come next, or None where everything may.
     """
 
     def __init__(
-        self, request: Request, prompt_ids: list[int], *, max_tokens: int, stop: Sequence[str], tokenizer: Any, depth: int
+        self,
+        request: Request,
+        prompt_ids: list[int],
+        *,
+        max_tokens: int,
+        stop: Sequence[str],
+        tokenizer: Any,
+        depth: int,
+        ignore_eos: bool = False,
+        mask: RowMask | None = None,
     ) -> None:
         self.request = request
         self.prompt_ids = prompt_ids
@@ -33,15 +45,16 @@ class Row:
         self.acceptance = Acceptance.at_depth(depth)
         self._max_tokens = max_tokens
         self._stop = tuple(stop)
-        self._eos_ids = frozenset(tokenizer.eos_token_ids)
+        self.mask = mask
+        self._eos_ids: frozenset[int] = frozenset() if ignore_eos else frozenset(tokenizer.eos_token_ids)
         self._detokenizer = tokenizer.detokenizer
         self._text: str | None = None
 
     def commit(self, tokens: Sequence[int], logprobs: Sequence[float], alphas: Sequence[float]) -> None:
         """Commit one cycle: tokens = the accepted drafts and the residual or bonus token behind them.
 
-        The row ends at the first stop token, stop string or at the budget; what lies behind that point leaves no trace in text, ids,
-        log-probabilities or counts.
+        The row ends at the first stop token or stop string, where its mask says that it is complete, or at the budget; what lies behind
+        that point leaves no trace in text, ids, log-probabilities or counts.
 
         Args:
             tokens: a + 1 token ids.
@@ -78,7 +91,8 @@ class Row:
             self.finish_reason = "stop"
         else:
             self._detokenizer.add_token(token)
-            if self._stop and self._cut_at_stop_string(self._detokenizer.text):
+            complete = self.mask is not None and self.mask.commit(token) and self.mask.ended
+            if (self._stop and self._cut_at_stop_string(self._detokenizer.text)) or complete:
                 self.finish_reason = "stop"
             elif len(self.token_ids) >= self._max_tokens:
                 self.finish_reason = "length"
@@ -109,6 +123,15 @@ class Row:
             acceptance=self.acceptance,
             logprobs=self.logprobs,
         )
+
+    def fault(self, nan: int, inf: int, vocab_size: int) -> RowError:
+        """Why no token could be drawn, given how many NaN and +inf the logits held."""
+        if self.mask is not None and not nan and not inf:
+            return ConstraintError(
+                f"no token may come next, at {len(self.token_ids)} tokens or a few more: "
+                + (self.mask.fault or "none of those that the constraint allows has a finite logit")
+            )
+        return NonFiniteLogitsError(nan, inf, vocab_size)
 
     def tally(self) -> Tally:
         """The counts of a row that is still running."""

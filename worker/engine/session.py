@@ -14,7 +14,8 @@ import numpy as np
 from sampling import SpeculativeDecision, distribution_from_logits, sample_from_distribution, verify_one_token
 from sampling.batched import BatchedSampler, BlockResult, DraftStep
 from sampling.counter_rng import PositionRandom, Purpose
-from sampling.rows import RowBatch
+from sampling.rows import NO_TOKEN, RowBatch
+from sampling.token_mask import allowed_along
 from schemas.run_spec import RunSpec
 from worker.engine.cohort import JudgedBlock
 from worker.engine.completion import Request
@@ -26,9 +27,11 @@ class CycleLogits:
     """What one cycle is decided on.
 
     Attributes:
-        drafts: the drafted tokens, K ids.
-        draft: the draft logits, [K, V] float64, -inf outside a draft vocabulary; None when they were not asked for.
-        verify: the target's logits behind the pending token and behind every draft, [K + 1, V] float64; None when not asked for.
+        drafts: the drafted tokens, K ids; fewer where a constraint left the draft's vocabulary no token.
+        draft: the draft logits, [K, V] float64, -inf outside a draft vocabulary and where a constraint forbids the token; None when they
+            were not asked for.
+        verify: the target's logits behind the pending token and behind every draft, [K + 1, V] float64, -inf where a constraint forbids
+            the token; None when not asked for.
     """
 
     drafts: list[int]
@@ -74,7 +77,7 @@ class Session:
         """The logits of the cycle that is open, which is drafted and read now if none is; nothing is decided by looking."""
         self._open()
         return CycleLogits(
-            drafts=[int(step.tokens[0]) for step in self._sampler.steps],
+            drafts=self._sampler.drafts,
             draft=np.stack(self._sampler.draft_logits) if draft and self._sampler.draft_logits else None,
             verify=self._sampler.verify_logits if verify else None,
         )
@@ -87,7 +90,7 @@ class Session:
         self._open()
         place, tap = self._position, self._sampler
         position = len(self._row.token_ids) + place
-        drafts = [int(step.tokens[0]) for step in tap.steps]
+        drafts = tap.drafts
         counts = self._row.counts + Counter(drafts[:place])
         adjustments = {
             "prompt_ids": self._row.prompt_tokens,
@@ -142,16 +145,29 @@ class _TappedSampler(BatchedSampler):
         self.draft_logits: list[np.ndarray] = []
         self.verify_logits = np.zeros((0, self.vocab_size))
 
+    @property
+    def drafts(self) -> list[int]:
+        """The drafted tokens, as far as something was drafted."""
+        return [int(step.tokens[0]) for step in self.steps if step.tokens[0] != NO_TOKEN]
+
     def draft(self, logits: mx.array, rows: RowBatch, earlier: Sequence[DraftStep] = ()) -> DraftStep:
         mine = np.array(logits[0].astype(mx.float32), np.float64)
         if self.draft_ids is not None:
             full = np.full(self.vocab_size, -np.inf)
             full[self.draft_ids] = mine
             mine = full
-        self.draft_logits.append(mine)
+        self.draft_logits.append(self._masked(mine[None], rows, from_place=len(self.steps))[0])
         self.steps.append(super().draft(logits, rows, earlier))
         return self.steps[-1]
 
     def verify(self, logits: mx.array, rows: RowBatch, drafts: Sequence[DraftStep] = ()) -> BlockResult:
-        self.verify_logits = np.array(logits[0].astype(mx.float32), np.float64)
+        self.verify_logits = self._masked(np.array(logits[0].astype(mx.float32), np.float64), rows, from_place=0)
         return super().verify(logits, rows, drafts)
+
+    def _masked(self, logits: np.ndarray, rows: RowBatch, from_place: int) -> np.ndarray:
+        """Logits [T, V] of slot 0 at the places from `from_place` on, as its mask leaves them."""
+        if rows.masks is None:
+            return logits
+        drafts = np.array([[step.tokens[0] for step in self.steps]], dtype=np.int64).reshape(1, len(self.steps))
+        allowed = allowed_along(rows.masks[:1], drafts, range(from_place, from_place + len(logits)), self.vocab_size)
+        return np.where(allowed[0], logits, -np.inf)

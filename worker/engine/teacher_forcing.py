@@ -19,16 +19,19 @@ from schemas.scores import SCORES
 from worker.engine.completion import Request, requests_from_blob
 from worker.engine.encoding import check_length, encode_prompt
 from worker.engine.row import Row
+from worker.engine.row_mask import RowMask
+from worker.engine.rules import Rules
 from worker.engine.trunk import Trunk
 
 POSITIONS = 128  # scored at once: bounds the logits in memory to 128 × V float32, 125 MB at V = 248,320
 
 
-def score_rows(trunk: Trunk, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
+def score_rows(trunk: Trunk, rules: Rules, spec: RunSpec, rows: pa.Table, on_row: Callable[[], None]) -> pa.Table:
     """Score rows one by one.
 
     Args:
         trunk: the target.
+        rules: of that target.
         spec: sampler, budget, stop strings and how prompts are encoded.
         rows: a blob with `sample` and `token_ids`.
         on_row: called before every row.
@@ -41,24 +44,36 @@ def score_rows(trunk: Trunk, spec: RunSpec, rows: pa.Table, on_row: Callable[[],
     for request, token_ids in zip(requests_from_blob(rows, spec), rows.column("token_ids").to_pylist(), strict=True):
         on_row()
         try:
-            scored.append(_score_row(trunk, sampler, spec, request, token_ids or []))
+            scored.append(_score_row(trunk, rules, sampler, spec, request, token_ids or []))
         except RowError as error:
             scored.append({"error": {"type": type(error).__name__, "message": str(error)}})
     return pa.Table.from_pylist(scored, schema=SCORES)
 
 
-def _score_row(trunk: Trunk, sampler: BatchedSampler, spec: RunSpec, request: Request, token_ids: Sequence[int]) -> dict[str, Any]:
+def _score_row(
+    trunk: Trunk, rules: Rules, sampler: BatchedSampler, spec: RunSpec, request: Request, token_ids: Sequence[int]
+) -> dict[str, Any]:
     prompt_ids = encode_prompt(request, trunk.tokenizer, raw=spec.raw)
     capacity = spec.profile.capacities[-1]
     check_length(len(prompt_ids), spec.max_tokens, min(trunk.context or capacity, capacity - spec.profile.depth - 1))
     if any(not 0 <= token < trunk.vocab_size for token in token_ids):
         raise RowError(f"token ids must be in [0, {trunk.vocab_size - 1}]; received {min(token_ids)} to {max(token_ids)}")
     tokens = np.array(token_ids, dtype=np.int64)
-    parts = _score_tokens(trunk, sampler, spec.profile.prefill_chunk, prompt_ids, tokens) if len(tokens) else []
+    mask = rules.mask(spec, prompt_ids)
+    parts = _score_tokens(trunk, sampler, spec.profile.prefill_chunk, prompt_ids, tokens, mask) if len(tokens) else []
     logprobs = np.concatenate([part.logprobs for part in parts]) if parts else np.zeros(0)
     possible = [np.isfinite(part.logprobs) for part in parts]
     surprises = [part.logprobs[kept] - part.expected[kept] for part, kept in zip(parts, possible, strict=True)]
-    row = Row(request, prompt_ids, max_tokens=spec.max_tokens, stop=spec.stop, tokenizer=trunk.tokenizer, depth=0)
+    row = Row(
+        request,
+        prompt_ids,
+        max_tokens=spec.max_tokens,
+        stop=spec.stop,
+        tokenizer=trunk.tokenizer,
+        depth=0,
+        ignore_eos=spec.ignore_eos,
+        mask=rules.mask(spec, prompt_ids),
+    )
     used = 0
     for token, logprob in zip(token_ids, logprobs.tolist(), strict=True):
         row.commit([token], [logprob], [])
@@ -78,12 +93,16 @@ def _score_row(trunk: Trunk, sampler: BatchedSampler, spec: RunSpec, request: Re
     }
 
 
-def _score_tokens(trunk: Trunk, sampler: BatchedSampler, chunk: int, prompt_ids: list[int], tokens: np.ndarray) -> list[TokenScores]:
+def _score_tokens(
+    trunk: Trunk, sampler: BatchedSampler, chunk: int, prompt_ids: list[int], tokens: np.ndarray, mask: RowMask | None
+) -> list[TokenScores]:
     """Scores of a completion, in parts of at most POSITIONS tokens."""
     hidden = trunk.read([*prompt_ids, *tokens[:-1].tolist()], chunk)[len(prompt_ids) - 1 :]
     parts = []
     for start in range(0, len(tokens), POSITIONS):
         end = min(start + POSITIONS, len(tokens))
         logits = trunk.logits(trunk.norm(hidden[start:end]))
-        parts.append(score_tokens(sampler, logits, tokens[start:end], Counter(tokens[:start].tolist()), prompt_ids))
+        parts.append(score_tokens(sampler, logits, tokens[start:end], Counter(tokens[:start].tolist()), prompt_ids, mask))
+        if mask is not None and not all(mask.commit(token) for token in tokens[start:end].tolist()):
+            mask = None  # behind a token that may not stand there, only the model itself can be asked
     return parts
