@@ -23,6 +23,7 @@ from producer.commands.verify import verify
 from producer.commands.watch import watch
 from producer.commands.worker import worker
 from producer.pipe_end import ending_with_the_reader
+from producer.stop_signal import EXIT_CODE
 from schemas.errors import SpecmillError
 
 SECTIONS = {
@@ -48,6 +49,9 @@ class Group(click.Group):
         try:
             with ending_with_the_reader():
                 return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            click.echo("stopped; nothing is half written, and the same command starts again from what is there", err=True)
+            raise click.exceptions.Exit(EXIT_CODE) from error
         except SpecmillError as error:
             raise click.ClickException(str(error) or type(error).__name__) from error
         except OSError as error:  # a full disk, a folder that may not be written

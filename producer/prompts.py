@@ -12,6 +12,7 @@ from producer.prompt_template import PromptTemplate
 from producer.record import Message, RecordReader, checked_messages
 from producer.requested_options import option_of, shown
 from producer.run_options import RunOptions
+from producer.shard_size import MOST_RECORDS, default_shard_size
 from producer.source import PromptSource
 from producer.spool import Spool
 from schemas.errors import InputError
@@ -45,14 +46,16 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
         spooled=spool is not None,
         origins=Origins() if spool is None else spool.origins,
     )
-    source = PromptSource.scan(
-        files[0].path if spool is None else spool.path,
-        reader,
-        shard_size=options.shard_size,
-        keep_bad=options.on_bad_input == "error-row",
-        name=name,
-        limit=options.limit,
-    )
+    path = files[0].path if spool is None else spool.path
+
+    def scan(shard_size: int) -> PromptSource:
+        keep_bad = options.on_bad_input == "error-row"
+        return PromptSource.scan(path, reader, shard_size=shard_size, keep_bad=keep_bad, name=name, limit=options.limit)
+
+    source = scan(options.shard_size or MOST_RECORDS)
+    if options.shard_size is None:
+        size = default_shard_size(source.records, options.samples, options.slots)
+        source = source if size == source.shard_size else scan(size)  # a small file; only now is it known how small
     bad = f", {source.bad:,} of them bad lines that become error rows" if source.bad else ""
     note(f"{name}: {source.records:,} records{bad}" + (f" in {len(files)} files" if len(files) > 1 else ""))
     return replace(source, spool=spool)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import redis
 
-from producer.backend_rule import BackendRule
 from producer.broker import EmbeddedBroker
 from producer.calibration import CalibrationWatch
 from producer.certificate_file import certified_versions
@@ -66,10 +65,8 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
     def say_stopping() -> None:
         display.note("stopping; what has landed is kept. Ctrl-C once more leaves at once.")
 
-    rule = BackendRule.of(plan.spec)
-    rule.check_landed(plan.manifest.shards if plan.manifest is not None else ())
     if options.broker is None:
-        rule.check_here(plan.spec)
+        plan.backend_rule().check_here(plan.spec)
     if options.workers and not is_scripted(options.model):
         _warn_of_slow_blas()
     with contextlib.ExitStack() as stack:

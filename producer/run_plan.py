@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from producer.backend_rule import BackendRule
 from producer.manifest_file import read_manifest
 from producer.prompts import open_prompts, with_requested
 from producer.run_lock import SCRATCH
@@ -41,6 +42,16 @@ class RunPlan:
             self.manifest is not None and self.manifest.status == "complete" and all((out / s.file).exists() for s in self.manifest.shards)
         )
 
+    def backend_rule(self) -> BackendRule:
+        """What `--backend` demands, with what has landed taken in.
+
+        Raises:
+            BackendError: they contradict each other.
+        """
+        rule = BackendRule.of(self.spec)
+        rule.check_landed(self.manifest.shards if self.manifest is not None else ())
+        return rule
+
 
 def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     """Check everything that can be checked before anything starts.
@@ -53,6 +64,7 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
         InputError: the prompts file, or an output folder that holds something else.
         ModelError, HeadError: the model or the head.
         RunMismatchError: the output folder holds a run with another specification.
+        BackendError: part files there are of another backend class than the run wants.
     """
     manifest = _found(options)
     if options.shard_size is None and manifest is not None:
@@ -67,7 +79,9 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     differences = manifest.spec.differences(spec)
     if differences:
         raise RunMismatchError(_mismatch(options, differences))
-    return RunPlan(source, replace(spec, run_id=manifest.spec.run_id, backend=options.backend or manifest.spec.backend), manifest)
+    plan = RunPlan(source, replace(spec, run_id=manifest.spec.run_id, backend=options.backend or manifest.spec.backend), manifest)
+    plan.backend_rule()
+    return plan
 
 
 def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:

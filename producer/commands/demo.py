@@ -26,7 +26,7 @@ from schemas.sampler import SamplerConfig
 def demo(out: Path, model: str, max_tokens: int, workers: int, quiet: bool) -> None:
     """Generate answers to the bundled example prompts with a small real model, fetched on first use (93 MB)."""
     sampler = SamplerConfig(temperature=0.7, top_p=0.95)
-    options = RunOptions(examples_file(), out, model=model, sampler=sampler, max_tokens=max_tokens, shard_size=16, workers=workers)
+    options = RunOptions(examples_file(), out, model=model, sampler=sampler, max_tokens=max_tokens, workers=workers)
     execute(options, quiet=quiet)
 
 

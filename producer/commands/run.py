@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from producer.commands.config_file import read_config
+from producer.commands.long_command import LongCommand
 from producer.prompt_files import KINDS
-from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, DEFAULT_SHARD_SIZE, ON_BAD_INPUT, RunOptions
+from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
+from producer.shard_size import MOST_RECORDS
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile, checked_demand
 from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
@@ -78,7 +80,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     return click.option(f"--{name.replace('_', '-')}", type=kind, default=default, show_default=True, callback=_sampler_value, help=text)
 
 
-@click.command(short_help="A prompts file to a Parquet dataset.")
+@click.command(cls=LongCommand, short_help="A prompts file to a Parquet dataset.")
 @click.argument("prompts", type=click.Path(path_type=Path, allow_dash=True), nargs=-1, required=True)
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The dataset's folder; a run that it holds is resumed."
@@ -135,7 +137,10 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 )
 @click.option("--dtype", type=click.Choice(DTYPES), default=ExecutionProfile.dtype, show_default=True, help="Compute dtype.")
 @click.option(
-    "--shard-size", type=click.IntRange(1, MAX_SHARD_ROWS), default=DEFAULT_SHARD_SIZE, show_default=True, help="Prompts per part file."
+    "--shard-size",
+    type=click.IntRange(1, MAX_SHARD_ROWS),
+    show_default=f"{MOST_RECORDS}, less where the file is small",
+    help="Prompts per part file; what a stop or a crash keeps are whole part files.",
 )
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")
 @click.option(

@@ -140,6 +140,28 @@ def test_ctrl_c_stops_and_the_same_command_goes_on(specmill, tmp_path):
     ]
 
 
+def test_ctrl_c_before_anything_has_landed_says_so_and_the_same_command_begins_again(specmill, tmp_path):
+    write_prompts(tmp_path, 4)
+    words = ("run", "prompts.jsonl", "--out", "out", "--model", "scripted:seconds=0.2", "--shard-size", 4, "--max-tokens", 8)
+    process = specmill.start(*words)
+    wait_for(lambda: (tmp_path / "out" / "manifest.json").exists())
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, "nothing of 4 rows has landed yet" in err) == (130, True), err
+    assert specmill(*words).returncode == 0
+
+
+def test_ctrl_c_while_prompts_are_read_is_one_message(tmp_path):
+    command = [sys.executable, "-P", "-m", "producer.cli", "run", "-", "--out", "out", "--model", "scripted"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"\n" * 300_000)  # more than a pipe holds: once this returns, they are being read
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 130
+        said = process.stderr.read().decode()
+    assert said == "stopped; nothing is half written, and the same command starts again from what is there\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing_running(specmill, tmp_path):
     write_prompts(tmp_path, 40)
     process = specmill.start("run", "prompts.jsonl", "--out", "out", "--model", "scripted:seconds=0.2", "--shard-size", 4)
