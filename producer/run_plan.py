@@ -109,6 +109,8 @@ def head_ref(name: str) -> ModelRef:
 
 
 def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]) -> RunSpec:
+    if options.thinking_budget is not None and not is_scripted(options.model):
+        _check_think_tags(options.model)
     try:
         return RunSpec(
             run_id=uuid.uuid4().hex,
@@ -129,11 +131,27 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
             drafter=options.resolved_drafter,
             backend=options.backend or ANY,
             draft_model=None if options.draft_model is None else model_ref(options.draft_model, note),
+            constraint=options.constraint,
+            ignore_eos=options.ignore_eos,
+            thinking_budget=options.thinking_budget,
         )
     except SpecmillError:
         raise
     except ValueError as error:
         raise SpecmillError(str(error)) from error
+
+
+def _check_think_tags(model: str) -> None:
+    """Refuse a budget for thinking where no tag tells where thinking ends.
+
+    Raises:
+        ModelError: the model's tokenizer has no think tags.
+    """
+    from mlx_lm.utils import load_tokenizer
+
+    from worker.engine.thinking import ThinkTags
+
+    ThinkTags.of(load_tokenizer(resolve_model(model)), model)
 
 
 def _found(options: RunOptions) -> Manifest | None:
