@@ -52,8 +52,8 @@ class AttemptsLog:
         self._number = max(numbers, default=-1) + 1
         return recovered
 
-    def append(self, report: AttemptReport) -> None:
-        """Add one report, on disk before this returns.
+    def append(self, *reports: AttemptReport) -> None:
+        """Add reports, on disk before this returns.
 
         Raises:
             LandingError: the journal could not be written.
@@ -61,11 +61,11 @@ class AttemptsLog:
         try:
             if self._file is None:
                 self._file = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(self._file, report.to_json().encode() + b"\n")
+            os.write(self._file, b"".join(report.to_json().encode() + b"\n" for report in reports))
             os.fsync(self._file)
         except OSError as error:
             raise LandingError(f"cannot write {self._journal}: {error}") from error
-        self._reports.append(report)
+        self._reports += reports
         if len(self._reports) >= JOURNAL_LINES:
             self.close()
 

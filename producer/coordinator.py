@@ -7,7 +7,7 @@ an input blob or as a result, so its memory and ours are bounded whatever the ru
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,14 +20,13 @@ from producer.error_rate import ErrorRate
 from producer.local_workers import LocalWorkers
 from producer.progress_tracker import ProgressTracker
 from producer.quarantine import Quarantine, hopeless_error, quarantine_report
-from producer.run_folder import RunFolder
+from producer.run_folder import FinishedShard, RunFolder
 from producer.run_options import DEFAULT_MAX_ERROR_RATE
 from producer.run_progress import Counts, RunProgress
 from producer.shards import Shards
 from producer.waiting_note import WaitingNote
 from schemas.errors import BackendError, BrokerError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
 from schemas.manifest import Manifest
-from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
 from schemas.tables import row_schema, table_from_bytes
 from worker.app import FRESH_PRIORITY, make_app
@@ -42,6 +41,7 @@ from worker.redis_client import BROKER_ERRORS, make_client, masked
 from worker.reports import Fault
 
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
+LANDED_TOGETHER = 8  # results that wait share the disk's syncs
 WAIT_SECONDS = 0.2  # longest wait for a result; also how late a stop may be noticed
 PROGRESS_SECONDS = 0.25
 REFRESH_SECONDS = 60.0
@@ -236,7 +236,8 @@ class Coordinator:
         if self._quarantine.is_hopeless(self._ledger.attempts(shard), self.spec.shard_records(shard)):
             logger.error("shard %d ended its worker in every attempt, also record by record: its rows become error rows", shard)
             table = error_rows(table_from_bytes(self._shards.blob(shard)), self.spec, hopeless_error())
-            self._land(shard, table, quarantine_report(self.spec, shard, self._ledger.attempts(shard), table.num_rows))
+            report = quarantine_report(self.spec, shard, self._ledger.attempts(shard), table.num_rows)
+            self._land([FinishedShard(shard, table, report)])
             self._quarantine.landed.append(shard)
             return
         # The source may have been asked long ago, and the blob may be gone with the broker's memory.
@@ -245,35 +246,46 @@ class Coordinator:
     # What comes back.
 
     def _collect(self) -> None:
-        """Wait a little for one result or fault and deal with it."""
+        """Wait a little for results or a fault and deal with them."""
         entry = self._ledger.next_entry(WAIT_SECONDS)
         if isinstance(entry, Fault):
             self._handle_fault(entry)
         elif entry is not None:
-            self._land_result(entry)
+            self._land_results([entry, *self._ledger.more_results(LANDED_TOGETHER - 1)])
 
-    def _land_result(self, shard: int) -> None:
+    def _land_results(self, shards: Iterable[int]) -> None:
+        found: list[FinishedShard] = []
+        try:
+            for shard in dict.fromkeys(shards):
+                if (finished := self._result(shard)) is not None:
+                    found.append(finished)
+        finally:
+            if found:
+                self._land(found)
+
+    def _result(self, shard: int) -> FinishedShard | None:
+        """A result that waits and is what the shard should be."""
         if shard in self._records or not 0 <= shard < self.spec.shards:
             self._ledger.settle(shard)  # a second result of a landed shard says the same
-            return
+            return None
         try:
             waiting = self._ledger.result(shard)
             if waiting is None:
-                return
+                return None
             rows, report = waiting
             self._backend_rule.check_result(report.worker, report.backend, self._ledger)
             table = self._checked(shard, table_from_bytes(rows) if rows else self._folder.landed_part(shard))
         except (BackendError, DecodeError, LandingError, pa.ArrowInvalid) as error:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unusable: {error}"))
-            return
+            return None
         self._quarantine.note_result(shard, table)
         if self._calibration is not None:
             self._calibration.check(report)
-        self._land(shard, table, report)
         self._faults_in_row = 0
         if self._workers is not None:
             self._workers.note_landed(report.worker)
+        return FinishedShard(shard, table, report)
 
     def _checked(self, shard: int, table: pa.Table) -> pa.Table:
         expected = self.spec.shard_records(shard) * self.spec.samples
@@ -281,13 +293,14 @@ class Coordinator:
             raise DecodeError(f"{table.num_rows} rows of the columns {table.column_names}; expected {expected} of {self._schema.names}")
         return table
 
-    def _land(self, shard: int, table: pa.Table, report: AttemptReport) -> None:
-        """Journal, part file, memory, ledger: in this order, so that a kill between any two leaves nothing unexplained."""
-        self._folder.land(shard, table, report)
-        self._tracker.landed(report)
-        self._issued.discard(shard)
-        self._ledger.settle(shard)
-        self._error_rate.add(table)
+    def _land(self, found: list[FinishedShard]) -> None:
+        """Journal, part files, memory, ledger: in this order, so that a kill between any two leaves nothing unexplained."""
+        self._folder.land(found)
+        for finished in found:
+            self._tracker.landed(finished.report)
+            self._issued.discard(finished.shard)
+            self._ledger.settle(finished.shard)
+            self._error_rate.add(finished.table)
 
     def _handle_fault(self, fault: Fault) -> None:
         if fault.kind == EngineCrashedError.__name__:
@@ -344,8 +357,7 @@ class Coordinator:
             self._issued.clear()
             return
         findings = self._reconciler.look(self._issued)
-        for shard in findings.finished:
-            self._land_result(shard)
+        self._land_results(findings.finished)
         for shard in findings.lost:
             logger.warning("shard %d was lost with its worker or its message; handed out again", shard)
             self._retry(shard)

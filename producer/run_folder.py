@@ -2,7 +2,9 @@
 
 import logging
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,10 +24,26 @@ from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part, read_part_record
 
+LANDING_THREADS = 4
 MANIFEST_SECONDS = 3.0
 MANIFEST_SHARE = 20  # a manifest that took t seconds to write is not written again for 20 t
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """A shard whose rows are there.
+
+    Attributes:
+        shard: its index.
+        table: its rows, schema `row_schema`.
+        report: what they cost and where they were computed.
+    """
+
+    shard: int
+    table: pa.Table
+    report: AttemptReport
 
 
 class RunFolder:
@@ -43,6 +61,7 @@ class RunFolder:
         self._spec = spec
         self._contract = contract_digest(spec)
         self._log = AttemptsLog(out / LOG)
+        self._threads = ThreadPoolExecutor(LANDING_THREADS)  # a sync waits for the disk, and several wait no longer than one
         self._manifest_due = 0.0
         self._depth_trials: tuple[DepthTrial, ...] = ()
 
@@ -69,17 +88,23 @@ class RunFolder:
             self._remember(part, backends.get(shard, UNKNOWN_BACKEND))
         self.write_manifest("running")
 
-    def land(self, shard: int, table: pa.Table, report: AttemptReport) -> None:
-        """Journal, then part file: a kill between the two leaves nothing unexplained.
+    def land(self, found: Sequence[FinishedShard]) -> None:
+        """Journal, then part files: a kill between the two leaves nothing unexplained.
 
         Raises:
             LandingError: one of them cannot be written.
         """
+        self._log.append(*(finished.report for finished in found))
+        for finished, part in zip(found, self._threads.map(self._land_part, found), strict=True):
+            self._remember(part, finished.report.backend)
+
+    def _land_part(self, finished: FinishedShard) -> PartRecord:
+        table = finished.table
         failed = table.num_rows - table.column("error").null_count
-        part = PartRecord(contract=self._contract, shard=shard, rows=table.num_rows, failed=failed, content_digest=content_digest(table))
-        self._log.append(report)
-        land_part(self._out, part_name(self._spec, shard), table, part)
-        self._remember(part, report.backend)
+        digest = content_digest(table)
+        part = PartRecord(contract=self._contract, shard=finished.shard, rows=table.num_rows, failed=failed, content_digest=digest)
+        land_part(self._out, part_name(self._spec, finished.shard), table, part)
+        return part
 
     def adopt(self, report: AttemptReport) -> None:
         """Take in the report of a part that its worker has landed here itself while no coordinator was there."""
@@ -121,6 +146,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Turn the journal into Parquet."""
+        self._threads.shutdown()
         self._log.close()
 
     def _remember(self, part: PartRecord, backend: Backend) -> None:

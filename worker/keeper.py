@@ -72,7 +72,7 @@ class Keeper:
     def look(self) -> None:
         """One look at every run of the broker."""
         self._fleet.show(self._card(tuple(self._kept)))
-        cards = self._fleet.workers()
+        cards: list[WorkerCard] | None = None  # read by those who need them: a thousand workers would read a thousand cards each
         runs = self._fleet.runs()
         self._kept = {run_id: kept for run_id, kept in self._kept.items() if run_id in runs}
         for run_id in runs:
@@ -83,6 +83,7 @@ class Keeper:
                 self._kept.pop(run_id, None)
                 continue
             self._kept[run_id] = kept
+            cards = self._fleet.workers() if cards is None else cards
             self._keep(kept, sum(card.takes(kept.spec.model.name, kept.ledger.wanted_class(kept.spec)) for card in cards))
 
     def leave(self) -> None:

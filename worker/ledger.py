@@ -252,6 +252,10 @@ class Ledger:
             return None
         return Fault.from_json(answer[1]) if answer[0].decode() == self._key["faults"] else int(answer[1])
 
+    def more_results(self, count: int) -> list[int]:
+        """At most so many more shards whose results wait, without waiting."""
+        return [int(shard) for shard in cast("list[bytes] | None", self._redis.lpop(self._key["ready"], count)) or ()]
+
     def result(self, shard: int) -> tuple[bytes, AttemptReport] | None:
         """A waiting result: rows as Arrow IPC, and the report.
 

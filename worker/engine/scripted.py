@@ -3,6 +3,7 @@
 Its model name carries its script: `scripted`, or `scripted:` and comma-separated options:
 
     seconds=0.05     wall time per output row
+    token_seconds=0.01  more of it per output token
     fail_on=TEXT     a prompt that contains TEXT becomes an error row
     crash_on=TEXT    a prompt that contains TEXT ends the process with exit code 139
     hang_on=TEXT     a prompt that contains TEXT never returns
@@ -31,7 +32,7 @@ from worker.engine.engine import OnCycle, Timings
 ACCEPTANCE = 0.7  # the scripted α of every draft
 VOCABULARY = 1000
 CHIP_VARIABLE = "SPECMILL_SCRIPTED_CHIP"
-OPTIONS = ("seconds", "fail_on", "crash_on", "hang_on", "start_crash", "claims")
+OPTIONS = ("seconds", "token_seconds", "fail_on", "crash_on", "hang_on", "start_crash", "claims")
 
 
 def is_scripted(model_name: str) -> bool:
@@ -56,6 +57,7 @@ class ScriptedEngine:
         if "start_crash" in options:
             os._exit(134)
         self.seconds = float(options.get("seconds", 0.0))
+        self.token_seconds = float(options.get("token_seconds", 0.0))
         self.fail_on = options.get("fail_on")
         self.crash_on = options.get("crash_on")
         self.hang_on = options.get("hang_on")
@@ -88,11 +90,12 @@ class ScriptedEngine:
             os._exit(139)
         if self.fail_on and self.fail_on in text:
             return Completion.failed(request, NonFiniteLogitsError(nan=1, inf=0, size=VOCABULARY))
-        deadline = time.monotonic() + self.seconds
+        completion = _scripted_completion(spec, request, prompt_tokens=len(text.split()), claims=self.claims)
+        deadline = time.monotonic() + self.seconds + self.token_seconds * len(completion.token_ids)
         while (left := deadline - time.monotonic()) > 0 or (self.hang_on and self.hang_on in text):
             time.sleep(max(0.0, min(left, 0.05)) if left > 0 else 0.05)
             heartbeat()
-        return _scripted_completion(spec, request, prompt_tokens=len(text.split()), claims=self.claims)
+        return completion
 
 
 def _scripted_completion(spec: RunSpec, request: Request, prompt_tokens: int, claims: float) -> Completion:
