@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from producer.run_summary import RunSummary
-from producer.sampler_text import drafter_text, sampler_text
+from producer.sampler_text import drafter_text, form_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.run_spec import ModelRef
 
@@ -46,6 +46,7 @@ def dataset_card(manifest: Manifest, summary: RunSummary, command: str) -> str:
         ("sampler", sampler_text(spec.sampler)),
         ("max tokens", f"{spec.max_tokens:,}"),
         ("stop strings", ", ".join(f"`{json.dumps(text, ensure_ascii=False)}`" for text in spec.stop) or "none"),
+        *([("form", form)] if (form := form_text(spec)) else []),
         ("prompt", "encoded as it stands" if spec.raw else "through the model's chat template"),
         ("run seed", f"{spec.seed} (the key of a row is a function of it, the record id and the sample; column `seed`)"),
         ("coupling", spec.coupling),

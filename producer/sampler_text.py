@@ -1,4 +1,4 @@
-"""`sampler_text` and `drafter_text`: how a run samples, in a line each for people."""
+"""`sampler_text`, `form_text` and `drafter_text`: how a run samples, in a line each for people."""
 
 from dataclasses import fields
 
@@ -6,6 +6,7 @@ from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
 
 _ALWAYS = ("temperature", "top_p", "top_k")
+_LONGEST = 200  # characters of a schema that are shown
 
 
 def sampler_text(sampler: SamplerConfig) -> str:
@@ -15,6 +16,19 @@ def sampler_text(sampler: SamplerConfig) -> str:
         field.name for field in fields(sampler) if field.name in _ALWAYS or getattr(sampler, field.name) != getattr(neutral, field.name)
     ]
     return ", ".join(f"{_words(name)} {_value(getattr(sampler, name))}" for name in shown)
+
+
+def form_text(spec: RunSpec) -> str:
+    """What else decides how completions look and where they end: `regex [0-9]+; at most 100 tokens of thinking`, or nothing."""
+    parts = []
+    if spec.constraint is not None:
+        text = spec.constraint.text
+        parts.append(f"{spec.constraint.kind} {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}")
+    if spec.ignore_eos:
+        parts.append("end tokens ignored")
+    if spec.thinking_budget is not None:
+        parts.append(f"at most {spec.thinking_budget:,} tokens of thinking")
+    return "; ".join(parts)
 
 
 def drafter_text(spec: RunSpec) -> str:

@@ -26,6 +26,7 @@ SAMPLER_OPTIONS = (
     "logit_bias",
     "min_tokens",
 )
+CONSTRAINT_OPTIONS = ("json_schema", "regex", "grammar")
 
 
 class DepthOrAuto(click.IntRange):
@@ -123,6 +124,16 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 )
 @click.option("--seed", type=click.IntRange(0, MAX_SEED), default=0, show_default=True, help="Run seed; rows are a function of it.")
 @click.option("--stop", metavar="TEXT", multiple=True, callback=_stop_texts, help="Cut the completion before this text; repeatable.")
+@click.option("--ignore-eos", is_flag=True, help="End tokens end no completion; only stop strings and the budget do.")
+@click.option(
+    "--thinking-budget",
+    type=click.IntRange(0, 1_000_000),
+    metavar="TOKENS",
+    help="Most tokens between a model's think tags; then the closing tag is forced.",
+)
+@click.option("--json-schema", metavar="FILE", help="Completions are instances of this JSON schema; a file, or the schema itself.")
+@click.option("--regex", metavar="PATTERN", help="Completions match this regular expression as a whole.")
+@click.option("--grammar", metavar="FILE", help="Completions are texts of this grammar, in llguidance's form of Lark; named like a schema.")
 @click.option("--raw", is_flag=True, help="Encode prompts as they stand, without the chat template.")
 @click.option("--logprobs", is_flag=True, help="Also store the log-probability of every token.")
 @click.option(
@@ -222,11 +233,15 @@ def run(context: click.Context, /, quiet: bool, dry_run: bool, prompts: tuple[Pa
 
 def options_from(context: click.Context, prompts: tuple[Path, ...], given: dict[str, Any], **more: Any) -> RunOptions:
     """The options of a command that takes those of `run`."""
+    from producer.constraint_options import constraint_from
+
     sampler = SamplerConfig(**{name: given.pop(name) for name in SAMPLER_OPTIONS})
+    constraint = constraint_from(*(given.pop(name) for name in CONSTRAINT_OPTIONS))
     named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
     depth = given.pop("depth")
     depths = {"depth": None, "auto_depth": True} if depth == "auto" else {"depth": depth}
-    return RunOptions(prompts=prompts[0], others=prompts[1:], sampler=sampler, given=named, **depths, **given, **more)
+    given |= {"sampler": sampler, "constraint": constraint}
+    return RunOptions(prompts=prompts[0], others=prompts[1:], given=named, **depths, **given, **more)
 
 
 def check(options: RunOptions) -> None:
