@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import PROMPTS, essence, head_ref, load_engine, make_requests, make_spec, model_ref, run
+from engine_support import PROMPTS, essence, fresh_engine, head_ref, load_engine, make_requests, make_spec, model_ref, run
 
 from schemas.errors import ModelError
 from schemas.run_spec import RunSpec
@@ -75,13 +75,13 @@ def test_a_shared_beginning_is_read_once_and_changes_no_bit(agreeing_pair: tuple
     system = "You are a careful writer who answers in one line, without any ornament. "
     prompts = [system + text for text in ("the sea", "the sea is blue", "hi", "")] + [PROMPTS[0]]
     spec = spec_for(drafter, agreeing_pair, draft_model, depth=2, slots=3, sampler=SAMPLED)
-    engine = load_engine(spec)
+    engine = fresh_engine(spec)
     if not engine.backend.row_invariant:
-        pytest.skip("prefixes are shared on row-invariant backends only")
+        pytest.skip("raw prompts share a part of a pass on row-invariant backends only")
     together, alone = Timings(), Timings()
     completions = engine.complete(spec, make_requests(prompts), together, lambda tally: None)
     assert [essence(completion) for completion in completions] == [
-        essence(engine.complete(spec, [request], alone, lambda tally: None)[0]) for request in make_requests(prompts)
+        essence(fresh_engine(spec).complete(spec, [request], alone, lambda tally: None)[0]) for request in make_requests(prompts)
     ]
     read = sum(completion.prompt_tokens - 1 for completion in completions)
     assert alone.prefill_tokens == read

@@ -86,6 +86,15 @@ def load_engine(spec: RunSpec) -> MTPEngine:
     return _load(neutral.to_json())
 
 
+def fresh_engine(spec: RunSpec, *, row_invariant: bool | None = None) -> MTPEngine:
+    """An engine that has read nothing yet, over the model of `load_engine`; it may be told that its backend is not row-invariant."""
+    loaded = load_engine(spec)
+    engine = MTPEngine(loaded.trunk, loaded._head, loaded._draft_model, spec.profile)
+    if row_invariant is not None:
+        engine.backend = dataclasses.replace(engine.backend, row_invariant=row_invariant)
+    return engine
+
+
 def run(spec: RunSpec, prompts: list[str] = PROMPTS) -> list[Completion]:
     """The completions of the prompts under a spec, in order."""
     return complete(load_engine(spec), spec, make_requests(prompts, spec.samples))

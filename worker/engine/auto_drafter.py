@@ -25,9 +25,9 @@ class AutoDrafter:
         self._lookup = lookup
         self._other = other
 
-    def open(self, prompt: list[int]) -> "_BothOpenings":
+    def open(self, hidden: mx.array, normed: mx.array) -> "_BothOpenings":
         """Both begin."""
-        return _BothOpenings(self._lookup.open(prompt), self._other.open(prompt))
+        return _BothOpenings(self._lookup.open(hidden, normed), self._other.open(hidden, normed))
 
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
         """Both admit the row."""
@@ -62,9 +62,12 @@ class _BothOpenings:
     lookup: Opening
     other: Opening
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
-        self.lookup.feed(start, end, hidden, normed)
-        self.other.feed(start, end, hidden, normed)
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
+        self.lookup.feed(start, tokens, hidden, normed)
+        self.other.feed(start, tokens, hidden, normed)
 
-    def fork(self, prompt: list[int]) -> "_BothOpenings":
-        return _BothOpenings(self.lookup.fork(prompt), self.other.fork(prompt))
+    def fork(self, capacity: int) -> "_BothOpenings":
+        return _BothOpenings(self.lookup.fork(capacity), self.other.fork(capacity))
+
+    def arrays(self) -> list[mx.array]:
+        return [*self.lookup.arrays(), *self.other.arrays()]

@@ -1,7 +1,7 @@
 """`Cohort`: B slots of one capacity that decode side by side. A cycle is draft, verify, commit.
 
 Invariant between cycles, per occupied slot: `offset` is the position of the pending token, the last one committed; the trunk's caches hold
-the positions before it. A row enters with all of its prompt but the last token prefilled and that token pending, so every completion token
+the positions before it. A row enters with all of its prompt but the last token read and that token pending, so every completion token
 comes from a cycle.
 """
 
@@ -15,15 +15,12 @@ from sampling.batched import BatchedSampler, BlockResult, DraftStep
 from sampling.rows import RowBatch
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion
-from worker.engine.drafter import Drafter, Opening
+from worker.engine.drafter import Drafter
 from worker.engine.engine import Timings
 from worker.engine.layer_cache import LayerCache
-from worker.engine.memory import check_fit, cohort_bytes
+from worker.engine.prefill import Prefilled
 from worker.engine.row import Row
-from worker.engine.static_cache import StaticCache
 from worker.engine.trunk import Trunk
-
-SHORTEST_SHARED = 16  # positions; below this a fresh prefill costs as little as the copy
 
 
 class Cohort:
@@ -39,33 +36,23 @@ class Cohort:
         self._offsets = np.zeros(shape.slots, np.int32)
         self._pending = np.zeros(shape.slots, np.int32)
         self._caches: list[LayerCache] = []
-        self._prefilled: _Prefilled | None = None
 
     @property
     def free_slots(self) -> list[int]:
         """Slots without a row."""
         return [slot for slot, row in enumerate(self.rows) if row is None]
 
-    def admit(self, slot: int, row: Row) -> None:
-        """Prefill a row alone, in passes whose shapes depend on the row only, and put it into a free slot."""
+    def admit(self, slot: int, row: Row, prefilled: Prefilled) -> None:
+        """Put a row whose prompt was read but for its last token into a free slot."""
         started = time.perf_counter()
         assert self.rows[slot] is None
-        prompt = row.prompt_ids
-        # The samples of one record follow each other and share one prefill.
-        if self._prefilled is None or self._prefilled.prompt != prompt:
-            self._prefilled = self._prefill(prompt)
         if not self._caches:
-            check_fit(
-                cohort_bytes(self._prefilled.caches, len(self.rows), self._shape.depth, self._trunk.vocab_size),
-                slots=len(self.rows),
-                capacity=self._shape.capacity,
-            )
-            self._caches = [cache.like(len(self.rows)) for cache in self._prefilled.caches]
-        for mine, theirs in zip(self._caches, self._prefilled.caches, strict=True):
+            self._caches = [cache.like(len(self.rows)) for cache in prefilled.caches]
+        for mine, theirs in zip(self._caches, prefilled.caches, strict=True):
             mine.insert(slot, theirs)
-        self._drafter.admit(slot, self._prefilled.opening, row)
-        self._pending[slot] = prompt[-1]
-        self._offsets[slot] = len(prompt) - 1
+        self._drafter.admit(slot, prefilled.opening, row)
+        self._pending[slot] = row.prompt_ids[-1]
+        self._offsets[slot] = len(row.prompt_ids) - 1
         self.rows[slot] = row
         self._evaluate()
         self._timings.prefill += time.perf_counter() - started
@@ -96,39 +83,6 @@ class Cohort:
         self._offsets, self._pending = self._offsets[occupied], self._pending[occupied]
         self.rows = [self.rows[slot] for slot in occupied]
         self._evaluate()
-
-    def _prefill(self, prompt: list[int]) -> "_Prefilled":
-        # A prompt of one token has no earlier position; the pass over it only shapes the buffers, and the first cycle makes it again.
-        length = max(len(prompt) - 1, 1)
-        shared = self._shared_positions(prompt)
-        if shared:
-            assert self._prefilled is not None
-            caches: list[LayerCache] = [cache.fork() for cache in self._prefilled.caches if isinstance(cache, StaticCache)]
-            opening = self._prefilled.opening.fork(prompt)
-        else:
-            caches, opening = self._trunk.make_caches(self._shape.capacity), self._drafter.open(prompt)
-        self._timings.prefill_tokens += length - shared
-        tokens = mx.array([prompt], mx.int32)
-        for start in range(shared, length, self._shape.prefill_chunk):
-            end = min(start + self._shape.prefill_chunk, length)
-            hidden = self._trunk.forward(tokens[:, start:end], caches, self._shape.cursor(np.array([start], np.int32), end - start))
-            opening.feed(start, end, hidden, self._trunk.norm(hidden))
-            for cache in caches:
-                cache.commit(mx.array([end - start if len(prompt) > 1 else 0], mx.int32))
-            mx.eval(*(buffer for cache in caches for buffer in cache.buffers))
-        return _Prefilled(prompt, caches, opening)
-
-    def _shared_positions(self, prompt: list[int]) -> int:
-        """Positions of the last prefilled prompt that this one may take over: where that changes no bit, and where it is worth a copy."""
-        if self._prefilled is None or not self._shape.elastic or self._trunk.is_recurrent:
-            return 0
-        before = self._prefilled.prompt
-        common = next(
-            (i for i, (mine, theirs) in enumerate(zip(prompt, before, strict=False)) if mine != theirs), min(len(prompt), len(before))
-        )
-        # The last common token is read again: drafters need the hidden state that stands before the first new one.
-        shared = min(common, len(prompt) - 1, len(before) - 1) - 1
-        return shared if shared >= SHORTEST_SHARED else 0
 
     def _verify(self, batch: RowBatch, drafts: list[DraftStep]) -> "JudgedBlock":
         """One pass of the target over the pending token and the drafts, and the verdict on them."""
@@ -198,12 +152,3 @@ class JudgedBlock:
     result: BlockResult
     hidden: mx.array
     normed: mx.array
-
-
-@dataclass(frozen=True)
-class _Prefilled:
-    """One prompt's caches (B = 1) and what the drafter learned of it."""
-
-    prompt: list[int]
-    caches: list[LayerCache]
-    opening: Opening

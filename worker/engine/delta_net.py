@@ -79,6 +79,12 @@ class DeltaNetCache:
         copy.conv, copy.state = (mx.zeros((batch, *buffer.shape[1:]), buffer.dtype) for buffer in self.buffers)
         return copy
 
+    def fork(self, capacity: int) -> "DeltaNetCache":  # noqa: ARG002 # the protocol is wider
+        """A memory with the same content, of whatever capacity."""
+        copy = DeltaNetCache()
+        copy.conv, copy.state = (mx.array(buffer) for buffer in self.buffers)
+        return copy
+
     @property
     def buffers(self) -> tuple[mx.array, mx.array]:
         """Both buffers, for evaluation."""

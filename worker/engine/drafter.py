@@ -12,13 +12,16 @@ from worker.engine.row import Row
 
 
 class Opening(Protocol):
-    """What a drafter learns of one prompt while it is prefilled; may be admitted to any number of slots."""
+    """What a drafter learns of one prompt while it is read: a function of the tokens so far. May be admitted to any number of slots."""
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
-        """The trunk has read prompt positions start to end - 1: its hidden states before and after the final norm, [1, T, D]."""
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
+        """The trunk has read T tokens at positions start…: its hidden states before and after the final norm, [1, T, D]."""
 
-    def fork(self, prompt: list[int]) -> "Opening":
-        """An opening of another prompt with a common beginning, which is fed from inside that beginning on; this one stays as it is."""
+    def fork(self, capacity: int) -> "Opening":
+        """The same, for slots of `capacity` positions, to be fed on; this one stays as it is."""
+
+    def arrays(self) -> list[mx.array]:
+        """Its arrays, for evaluation."""
 
 
 class Drafter(Protocol):
@@ -26,8 +29,8 @@ class Drafter(Protocol):
 
     depth: int
 
-    def open(self, prompt: list[int]) -> Opening:
-        """Begin with a prompt; the last of its tokens will be pending, the others are fed."""
+    def open(self, hidden: mx.array, normed: mx.array) -> Opening:
+        """Begin with nothing; hidden states of some position, [1, 1, D], say which shapes and dtype there will be."""
 
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
         """A row enters a slot; all of the slot's earlier state is replaced."""
@@ -58,14 +61,14 @@ class NoDrafter:
 
     depth = 0
 
-    def open(self, prompt: list[int]) -> "NoDrafter":
+    def open(self, hidden: mx.array, normed: mx.array) -> "NoDrafter":
         """Nothing to remember."""
         return self
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
         """Nothing to learn."""
 
-    def fork(self, prompt: list[int]) -> "NoDrafter":
+    def fork(self, capacity: int) -> "NoDrafter":
         """Nothing to copy."""
         return self
 

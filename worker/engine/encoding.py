@@ -6,6 +6,7 @@ import jinja2
 
 from schemas.errors import BadInputError, EmptyPromptError, PromptTooLongError, TemplateError
 from worker.engine.completion import Request
+from worker.engine.prefix_tree import common_length
 
 
 def encode_prompt(request: Request, tokenizer: Any, *, raw: bool) -> list[int]:
@@ -28,11 +29,26 @@ def encode_prompt(request: Request, tokenizer: Any, *, raw: bool) -> list[int]:
             raise TemplateError("a record with messages needs the chat template; received --raw")
         ids = tokenizer.encode(request.prompt)
     else:
-        messages = request.messages if request.messages is not None else [{"role": "user", "content": request.prompt}]
-        ids = _apply_template(tokenizer, messages)
+        ids = _apply_template(tokenizer, _messages(request))
     if not ids:
         raise EmptyPromptError("the prompt must encode to at least 1 token; received 0")
     return [int(token) for token in ids]
+
+
+def last_message_start(request: Request, tokenizer: Any, prompt_ids: list[int]) -> int:
+    """How many of a prompt's ids stand before its last message's content, and would if that content were another.
+
+    Args:
+        request: the row's; it was encoded with the chat template.
+        tokenizer: the same.
+        prompt_ids: what `encode_prompt` made of it.
+    """
+    *earlier, last = _messages(request)
+    try:
+        others = [_apply_template(tokenizer, [*earlier, {**last, "content": content}]) for content in ("a", "1")]
+    except TemplateError:  # a template that wants more of the content has no such place
+        return 0
+    return min(common_length(prompt_ids, ids) for ids in others)
 
 
 def check_length(prompt_tokens: int, max_tokens: int, limit: int) -> None:
@@ -45,6 +61,10 @@ def check_length(prompt_tokens: int, max_tokens: int, limit: int) -> None:
         raise PromptTooLongError(
             f"prompt and completion must fit {limit} tokens; received a prompt of {prompt_tokens} with max_tokens {max_tokens}"
         )
+
+
+def _messages(request: Request) -> list[Any]:
+    return request.messages if request.messages is not None else [{"role": "user", "content": request.prompt}]
 
 
 def _apply_template(tokenizer: Any, messages: list[Any]) -> list[int]:

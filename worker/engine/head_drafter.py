@@ -6,6 +6,7 @@ the pending token.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -33,14 +34,17 @@ class HeadDrafter:
         self._pair_tokens = np.zeros((shape.slots, shape.depth + 1), np.int32)
         self._pair_hidden: mx.array | None = None
 
-    def open(self, prompt: list[int]) -> "HeadOpening":
-        """A cache of one row, filled pair by pair."""
-        return HeadOpening(self._head, self._shape, prompt)
+    def open(self, hidden: mx.array, normed: mx.array) -> "HeadOpening":
+        """A cache of one row, to be filled pair by pair."""
+        base = self._head.base_hidden(hidden, normed)
+        cache = StaticCache(self._shape.capacity)
+        cursor = self._shape.cursor(np.zeros(1, np.int32), 1)
+        self._head.forward(base, mx.zeros((1, 1), mx.int32), cache, cursor)  # for the buffers' shapes; position 0 is written again
+        return HeadOpening(self._head, self._shape, cache, mx.zeros_like(base[0, 0]))
 
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
-        """Take over an opening's cache and its last pair, which the first cycle feeds again, to the same place."""
+        """Take over an opening's cache, and its last hidden state with the pending token as the first pair to feed."""
         assert isinstance(opening, HeadOpening)
-        assert opening.last_hidden is not None
         if self._cache is None or self._pair_hidden is None:
             self._cache = opening.cache.like(self._shape.slots)
             self._pair_hidden = mx.zeros((self._shape.slots, self.depth + 1, opening.last_hidden.shape[-1]), opening.last_hidden.dtype)
@@ -94,26 +98,38 @@ class HeadDrafter:
 
 
 class HeadOpening:
-    """One prompt's pairs in a cache of one row, and the hidden state of its pending pair, [D]."""
+    """One prompt's pairs in a cache of one row.
 
-    def __init__(self, head: MTPHead, shape: CohortShape, prompt: list[int]) -> None:
-        self.cache = StaticCache(shape.capacity)
-        self.last_hidden: mx.array | None = None
+    A pair needs the token behind its hidden state, so the newest hidden state waits for the next pass; what is in the cache, and in which
+    passes it was computed, then depends on the tokens that were read and on nothing behind them.
+
+    Attributes:
+        cache: holds the pairs before the newest hidden state.
+        last_hidden: that state, [D]; zeros before the first token.
+    """
+
+    def __init__(self, head: MTPHead, shape: CohortShape, cache: StaticCache, last_hidden: mx.array) -> None:
+        self.cache = cache
+        self.last_hidden = last_hidden
         self._head = head
         self._shape = shape
-        self._prompt = prompt
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
-        """Feed the pairs of prompt positions start to end - 1."""
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
+        """Feed the pairs whose second half is one of T tokens at positions start…"""
         base = self._head.base_hidden(hidden, normed)
-        # A prompt of one token has no pair; the pass only shapes the buffers.
-        following = self._prompt[start + 1 : end + 1] or self._prompt
-        self._head.forward(base, mx.array([following], mx.int32), self.cache, self._shape.cursor(np.array([start], np.int32), end - start))
-        self.last_hidden = base[0, -1] if len(self._prompt) > 1 else mx.zeros_like(base[0, -1])
-        mx.eval(self.last_hidden, *self.cache.buffers)
+        states = mx.concatenate([self.last_hidden[None, None], base[:, :-1]], axis=1)
+        first = start - 1
+        if start == 0:  # nothing stands before the first token
+            states, tokens, first = states[:, 1:], tokens[1:], 0
+        if tokens:
+            cursor = self._shape.cursor(np.array([first], np.int32), len(tokens))
+            self._head.forward(states, mx.array([tokens], mx.int32), self.cache, cursor)
+        self.last_hidden = base[0, -1]
 
-    def fork(self, prompt: list[int]) -> "HeadOpening":
-        """The same pairs under another prompt; those behind the common beginning are written again."""
-        copy = HeadOpening(self._head, self._shape, prompt)
-        copy.cache = self.cache.fork()
-        return copy
+    def fork(self, capacity: int) -> "HeadOpening":
+        """The same pairs in another cache."""
+        return HeadOpening(self._head, replace(self._shape, capacity=capacity), self.cache.fork(capacity), self.last_hidden)
+
+    def arrays(self) -> list[mx.array]:
+        """The cache's buffers and the waiting hidden state."""
+        return [*self.cache.buffers, self.last_hidden]

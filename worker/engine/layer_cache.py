@@ -24,6 +24,9 @@ class LayerCache(Protocol):
     def like(self, batch: int) -> Self:
         """An empty cache of `batch` rows with the shapes of this one."""
 
+    def fork(self, capacity: int) -> Self:
+        """A memory with the same content for `capacity` positions, which hold it all, that may be written without changing this one."""
+
     @property
     def buffers(self) -> tuple[mx.array, ...]:
         """The arrays to evaluate."""

@@ -33,14 +33,14 @@ class LookupDrafter:
         self._shortest = shortest
         self._texts: list[NGramIndex | None] = [None] * slots
 
-    def open(self, prompt: list[int]) -> "LookupDrafter":
+    def open(self, hidden: mx.array, normed: mx.array) -> "LookupDrafter":
         """The prompt is read when its row is admitted."""
         return self
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
         """Hidden states are not needed."""
 
-    def fork(self, prompt: list[int]) -> "LookupDrafter":
+    def fork(self, capacity: int) -> "LookupDrafter":
         """Nothing to copy."""
         return self
 

@@ -11,7 +11,7 @@ from worker.engine.layer_cache import LayerCache
 SHARE = 0.9  # of the memory, that the model and a cohort may use; the rest is the system's and the passes' own
 
 
-def cohort_bytes(prefilled: Sequence[LayerCache], slots: int, depth: int, vocab_size: int) -> int:
+def cohort_bytes(prefilled: Sequence[LayerCache], slots: int, depth: int, vocab_size: int, beginnings: int = 0) -> int:
     """Bytes of a cohort's caches and logits.
 
     Args:
@@ -19,9 +19,10 @@ def cohort_bytes(prefilled: Sequence[LayerCache], slots: int, depth: int, vocab_
         slots: B.
         depth: K.
         vocab_size: V; the logits of a cycle are [B, K + 1, V] float32.
+        beginnings: of prompts that may be kept at a time, each as large as a slot.
     """
     row = sum(buffer.nbytes for cache in prefilled for buffer in cache.buffers)
-    return slots * row + 4 * slots * (depth + 1) * vocab_size
+    return (slots + beginnings) * row + 4 * slots * (depth + 1) * vocab_size
 
 
 def available_bytes() -> int | None:

@@ -6,6 +6,7 @@ keys and values to the same place.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +17,6 @@ from worker.engine.cohort_shape import CohortShape
 from worker.engine.drafter import Opening
 from worker.engine.layer_cache import LayerCache
 from worker.engine.row import Row
-from worker.engine.static_cache import StaticCache
 from worker.engine.trunk import Trunk
 
 
@@ -38,9 +38,11 @@ class ModelDrafter:
         self._offsets = np.zeros(shape.slots, np.int32)
         self._last_two = np.zeros((shape.slots, 2), np.int32)
 
-    def open(self, prompt: list[int]) -> "ModelOpening":
-        """Read the prompt with the draft model as the target reads it."""
-        return ModelOpening(self._model, self._shape, prompt)
+    def open(self, hidden: mx.array, normed: mx.array) -> "ModelOpening":
+        """The draft model will read the prompt as the target reads it."""
+        caches = self._model.make_caches(self._shape.capacity)
+        self._model.forward(mx.zeros((1, 1), mx.int32), caches, self._shape.cursor(np.zeros(1, np.int32), 1))  # for the buffers' shapes
+        return ModelOpening(self._model, self._shape, caches)
 
     def admit(self, slot: int, opening: Opening, row: Row) -> None:
         """Take over an opening's caches."""
@@ -90,19 +92,21 @@ class ModelDrafter:
 class ModelOpening:
     """One prompt in the draft model's caches of one row."""
 
-    def __init__(self, model: Trunk, shape: CohortShape, prompt: list[int]) -> None:
-        self.caches = model.make_caches(shape.capacity)
+    def __init__(self, model: Trunk, shape: CohortShape, caches: list[LayerCache]) -> None:
+        self.caches = caches
         self._model = model
         self._shape = shape
-        self._tokens = mx.array([prompt], mx.int32)
 
-    def fork(self, prompt: list[int]) -> "ModelOpening":
-        """The same caches under another prompt."""
-        copy = ModelOpening(self._model, self._shape, prompt)
-        copy.caches = [cache.fork() for cache in self.caches if isinstance(cache, StaticCache)]
-        return copy
+    def feed(self, start: int, tokens: Sequence[int], hidden: mx.array, normed: mx.array) -> None:
+        """Read the same tokens; the target's hidden states are not needed."""
+        cursor = self._shape.cursor(np.array([start], np.int32), len(tokens))
+        self._model.forward(mx.array([tokens], mx.int32), self.caches, cursor)
 
-    def feed(self, start: int, end: int, hidden: mx.array, normed: mx.array) -> None:
-        """Read the same prompt positions; the target's hidden states are not needed."""
-        self._model.forward(self._tokens[:, start:end], self.caches, self._shape.cursor(np.array([start], np.int32), end - start))
-        mx.eval(*(buffer for cache in self.caches for buffer in cache.buffers))
+    def fork(self, capacity: int) -> "ModelOpening":
+        """The same in other caches."""
+        shape = replace(self._shape, capacity=capacity)
+        return ModelOpening(self._model, shape, [cache.fork(capacity) for cache in self.caches])
+
+    def arrays(self) -> list[mx.array]:
+        """The caches' buffers."""
+        return [buffer for cache in self.caches for buffer in cache.buffers]

@@ -20,13 +20,15 @@ from worker.engine.cohort import Cohort
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion, Request
 from worker.engine.drafter import Drafter, NoDrafter
-from worker.engine.encoding import check_length, encode_prompt
+from worker.engine.encoding import check_length, encode_prompt, last_message_start
 from worker.engine.engine import OnCycle, Timings
 from worker.engine.head_drafter import HeadDrafter
 from worker.engine.invariance import is_row_invariant
 from worker.engine.lookup_drafter import LookupDrafter
+from worker.engine.memory import check_fit, cohort_bytes
 from worker.engine.model_drafter import ModelDrafter
 from worker.engine.mtp_head import MTPHead
+from worker.engine.prefill import KnownBeginning, Prefill
 from worker.engine.row import Row
 from worker.engine.rules import Rules
 from worker.engine.teacher_forcing import score_rows
@@ -59,6 +61,7 @@ class MTPEngine:
         self._head = head
         self._draft_model = draft_model
         self._rules = Rules(trunk)
+        self._known: dict[tuple[str, int | None], KnownBeginning] = {}
         self.backend = backend_here(
             row_invariant=is_row_invariant(trunk, slots=profile.slots, depth=profile.depth, dtype=_DTYPES[profile.dtype])
         )
@@ -161,17 +164,35 @@ class MTPEngine:
         needed = prompt_tokens + spec.max_tokens + _overhang(spec)
         return next(capacity for capacity in spec.profile.capacities if capacity >= needed)
 
-    def _cohort(self, spec: RunSpec, capacity: int, rows: int, timings: Timings, sampler: BatchedSampler) -> Cohort:
-        """An empty cohort for a number of rows."""
+    def _cohort(self, spec: RunSpec, capacity: int, rows: list[Row], timings: Timings, sampler: BatchedSampler) -> tuple[Cohort, Prefill]:
+        """An empty cohort for some rows, and the prefill of their prompts."""
         elastic = self.backend.row_invariant
         shape = CohortShape(
-            slots=min(spec.profile.slots, rows) if elastic else spec.profile.slots,
+            slots=min(spec.profile.slots, len(rows)) if elastic else spec.profile.slots,
             capacity=capacity,
             depth=spec.profile.depth,
             prefill_chunk=spec.profile.prefill_chunk,
             elastic=elastic,
         )
-        return Cohort(self._trunk, self._drafter(spec, sampler, shape), sampler, shape, timings)
+        drafter = self._drafter(spec, sampler, shape)
+        own_cuts = self._own_cuts(spec, rows)
+        known = self._known.get(self._known_key(spec, capacity))
+        prefill = Prefill(self._trunk, drafter, shape, timings, rows, own_cuts, known)
+        needed = cohort_bytes(prefill.nothing.caches, shape.slots, shape.depth, self._trunk.vocab_size, prefill.most_kept)
+        check_fit(needed, slots=shape.slots, capacity=capacity)
+        return Cohort(self._trunk, drafter, sampler, shape, timings), prefill
+
+    def _own_cuts(self, spec: RunSpec, rows: list[Row]) -> list[list[int]]:
+        """For every row where its last message begins, behind what a system prompt or examples put before many of them."""
+        if self.backend.row_invariant or spec.raw:  # prompts are cut wherever they part; or there are no messages
+            return [[] for _ in rows]
+        by_record = {row.request.index: row for row in rows}
+        cuts = {index: [last_message_start(row.request, self._trunk.tokenizer, row.prompt_ids)] for index, row in by_record.items()}
+        return [cuts[row.request.index] for row in rows]
+
+    def _known_key(self, spec: RunSpec, capacity: int) -> tuple[str, int | None]:
+        """Beginnings that were read may be shared by cohorts with the same kind of drafter, and of the same capacity if that matters."""
+        return spec.drafter, None if self.backend.row_invariant else capacity
 
     def _sampler(self, spec: RunSpec) -> BatchedSampler:
         kind = SharedNoiseSampler if spec.coupling == "shared-noise" else BatchedSampler
@@ -191,8 +212,8 @@ class MTPEngine:
         if isinstance(prompt_ids, RowError):
             raise prompt_ids
         row = self._row(spec, request, prompt_ids)
-        cohort = self._cohort(spec, self._capacity(spec, len(prompt_ids)), 1, Timings(), wrap(self._sampler(spec)))
-        cohort.admit(0, row)
+        cohort, prefill = self._cohort(spec, self._capacity(spec, len(prompt_ids)), [row], Timings(), wrap(self._sampler(spec)))
+        cohort.admit(0, row, prefill.read(row))
         return cohort, row
 
     def _complete_cohort(
@@ -204,23 +225,25 @@ class MTPEngine:
         timings: Timings,
         on_cycle: OnCycle,
     ) -> None:
-        cohort = self._cohort(spec, capacity, len(waiting), timings, self._sampler(spec))
+        cohort, prefill = self._cohort(spec, capacity, waiting, timings, self._sampler(spec))
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())
             return sum((row.tally() for row in cohort.rows if row is not None), finished)
 
         # Long prompts first: rows of like length share narrow attention windows, and no long row is left alone at the end.
-        queue = iter(sorted(waiting, key=lambda row: -len(row.prompt_ids)))
+        queue = iter(prefill.order)
         exhausted = False
         while True:
             for slot in cohort.free_slots:
                 if not exhausted and (row := next(queue, None)) is not None:
-                    cohort.admit(slot, row)
+                    cohort.admit(slot, row, prefill.read(row))
                     on_cycle(tally)
                 else:
                     exhausted = True
             if exhausted:
+                if prefill.known is not None:
+                    self._known[self._known_key(spec, capacity)] = prefill.known
                 cohort.shrink()
             if all(row is None for row in cohort.rows):
                 return

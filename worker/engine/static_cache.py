@@ -85,10 +85,15 @@ class StaticCache:
         self.keys = self.keys[slots]
         self.values = self.values[slots]
 
-    def fork(self) -> "StaticCache":
-        """A cache with the same content that may be written without changing this one."""
-        copy = StaticCache(self.capacity)
-        copy.keys, copy.values = (mx.array(buffer) for buffer in self.buffers)
+    def fork(self, capacity: int) -> "StaticCache":
+        """A cache with the same content, as far as it fits, that may be written without changing this one."""
+        copy = StaticCache(capacity)
+        if capacity <= self.capacity:
+            # Of equal capacity this copies nothing yet: mlx copies a buffer that is referenced twice when it is first written.
+            copy.keys, copy.values = (buffer[:, :, :capacity] for buffer in self.buffers)
+        else:
+            more = [(0, 0), (0, 0), (0, capacity - self.capacity), (0, 0)]
+            copy.keys, copy.values = (mx.pad(buffer, more) for buffer in self.buffers)
         return copy
 
     def like(self, batch: int) -> "StaticCache":
