@@ -62,7 +62,8 @@ class RowMask:
         while True:
             place = len(self._ahead)
             if len(self._allowed) == place:
-                self._allowed.append(self._rule.allowed())
+                reachable = not place or not self._rule.ended
+                self._allowed.append(self._rule.allowed() if reachable else np.full_like(self._allowed[-1], 0xFF))
                 self.fault = self._rule.fault or self.fault
             if place == len(drafts) or self._rule.ended or not self._rule.advance(drafts[place]):
                 return place
