@@ -11,6 +11,7 @@ COUPLINGS = ("rejection", "shared-noise")
 DRAFTERS = ("head", "model", "lookup", "auto")
 MAX_SEED = 2**64 - 1
 MAX_SAMPLES = 10_000
+MAX_TOKENS = 1_000_000
 MAX_SHARD_ROWS = 10_000
 _OUTSIDE_CONTRACT = ("run_id", "backend")
 
@@ -58,6 +59,9 @@ class RunSpec(Wire):
         constraint: the form that every completion must have, or None.
         ignore_eos: end tokens do not end a completion; stop strings and the budget do.
         thinking_budget: most tokens between a model's think tags, 0 to 1,000,000; then the closing one is forced. None is no limit.
+        per_row: settings that rows have of their own, in the column `sampling`, where they differ from the run's; sorted. With `n` among
+            them, `samples` is 1 and `records` counts each completion of a record.
+        template_args: what the chat template is told besides the messages.
 
     Raises:
         ValueError: a value outside its interval.
@@ -84,11 +88,13 @@ class RunSpec(Wire):
     constraint: Constraint | None = added(None)
     ignore_eos: bool = added(False)
     thinking_budget: int | None = added(None)
+    per_row: tuple[str, ...] = added(())
+    template_args: dict[str, bool | int | float | str | None] = added(factory=dict)
 
     def __post_init__(self) -> None:
         if not (self.run_id.isalnum() and self.run_id.isascii() and len(self.run_id) <= 64):
             raise ValueError(f"run_id must be 1 to 64 letters or digits; received {self.run_id!r}")
-        _check_interval("max_tokens", self.max_tokens, 1, 1_000_000)
+        _check_interval("max_tokens", self.max_tokens, 1, MAX_TOKENS)
         _check_interval("samples", self.samples, 1, MAX_SAMPLES)
         _check_interval("seed", self.seed, 0, MAX_SEED)
         _check_interval("shard_size", self.shard_size, 1, MAX_SHARD_ROWS)

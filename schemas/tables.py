@@ -1,7 +1,8 @@
 """The Arrow and Parquet schemas: shard blobs, dataset rows, the attempts log.
 
-A shard travels as a blob table (`blob_schema`): `row`, `record_id`, `prompt` and/or `messages`, the user's own columns, `bad_input`. The
-dataset repeats its columns once per sample, without `bad_input`, and adds the generated ones (`row_schema`).
+A shard travels as a blob table (`blob_schema`): `row`, `record_id`, `prompt` and/or `messages`, `sampling` where rows have settings of
+their own, the user's own columns, `bad_input`; with the column `sample` it asks for that one sample of each row. The dataset repeats its
+columns once per sample, without `bad_input`, and adds the generated ones (`row_schema`).
 """
 
 import hashlib
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from schemas.row_sampling import SAMPLING
 from schemas.wire import Json, canonical_json
 
 MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
@@ -44,7 +46,7 @@ _GENERATED = [
 _LOGPROBS = pa.field("logprobs", pa.list_(pa.float64()))
 GENERATED_COLUMNS = frozenset((*(field.name for field in _GENERATED), _LOGPROBS.name))
 """What the engine fills in a dataset row; everything else of it comes from the prompts file."""
-_LEADING = ("row", "record_id", "sample", "prompt", "messages", "bad_input")
+_LEADING = ("row", "record_id", "sample", "prompt", "messages", "sampling", "bad_input")
 
 RESERVED_COLUMNS = GENERATED_COLUMNS.union(_LEADING)
 """Names that a user's own column may not take; the source keeps such a column as `input_NAME`."""
@@ -79,27 +81,32 @@ ATTEMPTS = pa.schema(
 )
 
 
-def blob_schema(*, prompt: bool, messages: bool, own: Iterable[pa.Field]) -> pa.Schema:
+def blob_schema(*, prompt: bool, messages: bool, own: Iterable[pa.Field], sampling: bool = False, sample: bool = False) -> pa.Schema:
     """The schema of a shard blob.
 
     Args:
         prompt: whether any record of the run has a `prompt`.
         messages: whether any record of the run has `messages`.
         own: the user's own columns, in input order, none of them reserved.
+        sampling: whether rows have settings of their own.
+        sample: whether each row asks for one sample alone.
     """
     fields = [pa.field("row", pa.int64(), nullable=False), pa.field("record_id", pa.string(), nullable=False)]
     if prompt:
         fields.append(pa.field("prompt", pa.string()))
     if messages:
         fields.append(pa.field("messages", MESSAGES))
-    return pa.schema([*fields, *own, pa.field("bad_input", pa.string())])
+    if sampling:
+        fields.append(pa.field("sampling", SAMPLING))
+    fields += [*own, pa.field("bad_input", pa.string())]
+    return pa.schema([*fields, pa.field("sample", pa.int32(), nullable=False)] if sample else fields)
 
 
 def row_schema(blob: pa.Schema, *, logprobs: bool) -> pa.Schema:
     """The schema of a part file whose shards have the blob schema `blob`."""
     by_name = {field.name: field for field in blob}
     leading = [by_name["record_id"], by_name["row"], pa.field("sample", pa.int32(), nullable=False)]
-    leading += [by_name[name] for name in ("prompt", "messages") if name in by_name]
+    leading += [by_name[name] for name in ("prompt", "messages", "sampling") if name in by_name]
     own = [field for field in blob if field.name not in _LEADING]
     return pa.schema([*leading, *own, *_GENERATED, *([_LOGPROBS] if logprobs else [])])
 

@@ -99,7 +99,7 @@ def sequences_of_rows(spec: RunSpec, rows: pa.Table, tokenizer: Any, *, context:
     records, answers = rows.column("record_id").to_pylist(), rows.column("token_ids").to_pylist()
     for request, record, answer in zip(requests_from_blob(rows, spec), records, answers, strict=True):
         try:
-            prompt = encode_prompt(request, tokenizer, raw=spec.raw) if answer else []
+            prompt = encode_prompt(request, tokenizer, raw=spec.raw, template_args=spec.template_args) if answer else []
         except RowError:
             prompt = []
         sequences.append(make_sequence(record, prompt, answer or [], context=context) if prompt else None)

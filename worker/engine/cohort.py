@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from sampling.batched import BatchedSampler, BlockResult, DraftStep
+from sampling.batched import BlockResult, DraftStep, Sampler
 from sampling.rows import RowBatch
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion
@@ -19,14 +19,14 @@ from worker.engine.drafter import Drafter
 from worker.engine.engine import Timings
 from worker.engine.layer_cache import LayerCache
 from worker.engine.prefill import Prefilled
-from worker.engine.row import Row
+from worker.engine.row import NEUTRAL, Row
 from worker.engine.trunk import Trunk
 
 
 class Cohort:
     """The slots, the trunk's caches, and the three steps of a cycle."""
 
-    def __init__(self, trunk: Trunk, drafter: Drafter, sampler: BatchedSampler, shape: CohortShape, timings: Timings) -> None:
+    def __init__(self, trunk: Trunk, drafter: Drafter, sampler: Sampler, shape: CohortShape, timings: Timings) -> None:
         self._trunk = trunk
         self._drafter = drafter
         self._sampler = sampler
@@ -130,14 +130,15 @@ class Cohort:
         self._pending[slot] = 0
 
     def _row_batch(self) -> RowBatch:
-        config = self._sampler.config
         masks = [row.mask if row is not None else None for row in self.rows]
+        configs = [NEUTRAL if row is None else row.sampler for row in self.rows]
         return RowBatch.of(
             keys=[row.request.key if row is not None else 0 for row in self.rows],
             positions=[len(row.token_ids) if row is not None else 0 for row in self.rows],
             active=[row is not None for row in self.rows],
-            token_counts=[row.counts if row is not None else {} for row in self.rows] if config.has_penalties else None,
-            prompt_ids=[row.prompt_tokens if row is not None else [] for row in self.rows] if config.reads_prompt else None,
+            token_counts=[row.counts if row is not None and row.sampler.has_penalties else {} for row in self.rows],
+            prompt_ids=[row.prompt_tokens if row is not None and row.sampler.reads_prompt else [] for row in self.rows],
+            configs=configs,
             masks=masks if any(mask is not None for mask in masks) else None,
         )
 

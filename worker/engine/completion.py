@@ -8,6 +8,7 @@ import pyarrow as pa
 from sampling.counter_rng import row_key
 from schemas.errors import RowError
 from schemas.progress import Tally
+from schemas.row_sampling import RowSampling
 from schemas.run_spec import RunSpec
 from schemas.tables import row_schema
 
@@ -23,6 +24,7 @@ class Request:
         prompt: the prompt, or None when there are messages.
         messages: `{"role": …, "content": …}` each, or None when there is a prompt.
         bad_input: why the line cannot run, or None.
+        sampling: what the row asks for in place of the run's settings, or None.
     """
 
     index: int
@@ -31,6 +33,11 @@ class Request:
     prompt: str | None
     messages: list[dict[str, str]] | None
     bad_input: str | None
+    sampling: RowSampling | None = None
+
+    def own(self, spec: RunSpec) -> RunSpec:
+        """The run as this row has it."""
+        return spec if self.sampling is None else self.sampling.of(spec)
 
 
 @dataclass
@@ -139,20 +146,25 @@ def requests_from_blob(blob: pa.Table, spec: RunSpec) -> list[Request]:
 
     A blob with a `sample` column asks for that one sample of each record; that is how single rows are made again.
     """
-    wanted = ("record_id", "prompt", "messages", "bad_input", "sample")
+    wanted = ("record_id", "prompt", "messages", "sampling", "bad_input", "sample")
     rows = blob.select([name for name in blob.column_names if name in wanted]).to_pylist()
-    return [
-        Request(
-            index=index,
-            sample=sample,
-            key=row_key(spec.seed, row["record_id"], sample),
-            prompt=row.get("prompt"),
-            messages=row.get("messages"),
-            bad_input=row["bad_input"],
-        )
-        for index, row in enumerate(rows)
-        for sample in ((row["sample"],) if "sample" in row else range(spec.samples))
-    ]
+    requests = []
+    for index, row in enumerate(rows):
+        sampling = RowSampling.of_column(row.get("sampling"))
+        seed = spec.seed if sampling is None or sampling.seed is None else sampling.seed
+        requests += [
+            Request(
+                index=index,
+                sample=sample,
+                key=row_key(seed, row["record_id"], sample),
+                prompt=row.get("prompt"),
+                messages=row.get("messages"),
+                bad_input=row["bad_input"],
+                sampling=sampling,
+            )
+            for sample in ((row["sample"],) if "sample" in row else range(spec.samples))
+        ]
+    return requests
 
 
 def completions_to_table(blob: pa.Table, completions: Sequence[Completion], *, logprobs: bool) -> pa.Table:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 
-from sampling.batched import BatchedSampler, DraftStep
+from sampling.batched import DraftStep, Sampler
 from sampling.rows import RowBatch
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.drafter import Opening
@@ -23,7 +23,7 @@ from worker.engine.static_cache import StaticCache
 class HeadDrafter:
     """One head's cache and pending pairs for all slots."""
 
-    def __init__(self, head: MTPHead, sampler: BatchedSampler, shape: CohortShape) -> None:
+    def __init__(self, head: MTPHead, sampler: Sampler, shape: CohortShape) -> None:
         self.depth = shape.depth
         self._head = head
         self._sampler = sampler

@@ -11,7 +11,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 
-from sampling.batched import BatchedSampler, DraftStep
+from sampling.batched import DraftStep, Sampler
 from sampling.rows import RowBatch
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.drafter import Opening
@@ -29,7 +29,7 @@ class ModelDrafter:
         shape: the cohort's.
     """
 
-    def __init__(self, model: Trunk, sampler: BatchedSampler, shape: CohortShape) -> None:
+    def __init__(self, model: Trunk, sampler: Sampler, shape: CohortShape) -> None:
         self.depth = shape.depth
         self._model = model
         self._sampler = sampler

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
 import pyarrow as pa
 
-from sampling.batched import BatchedSampler
+from sampling.batched import BatchedSampler, Sampler
+from sampling.grouped import GroupedSampler
 from sampling.shared_noise import SharedNoiseSampler
 from schemas.errors import EngineError, ModelError, RowError
 from schemas.profile import Backend, ExecutionProfile
@@ -20,7 +22,7 @@ from worker.engine.cohort import Cohort
 from worker.engine.cohort_shape import CohortShape
 from worker.engine.completion import Completion, Request
 from worker.engine.drafter import Drafter, NoDrafter
-from worker.engine.encoding import check_length, encode_prompt, last_message_start
+from worker.engine.encoding import check_bias, check_length, encode_prompt, last_message_start
 from worker.engine.engine import OnCycle, Timings
 from worker.engine.head_drafter import HeadDrafter
 from worker.engine.invariance import is_row_invariant
@@ -108,7 +110,7 @@ class MTPEngine:
         """What the target says of rows that exist, by a forward pass over each."""
         return score_rows(self._trunk, self._rules, spec, rows, on_row)
 
-    def _drafter(self, spec: RunSpec, sampler: BatchedSampler, shape: CohortShape) -> Drafter:
+    def _drafter(self, spec: RunSpec, sampler: Sampler, shape: CohortShape) -> Drafter:
         if shape.depth == 0:
             return NoDrafter()
         if spec.drafter == "lookup":
@@ -136,26 +138,29 @@ class MTPEngine:
             if isinstance(prompt_ids, RowError):
                 done[request.index, request.sample] = Completion.failed(request, prompt_ids)
                 continue
-            rows[self._capacity(spec, len(prompt_ids))].append(self._row(spec, request, prompt_ids))
+            rows[self._capacity(request.own(spec), len(prompt_ids))].append(self._row(spec, request, prompt_ids))
         return rows
 
     def _encode(self, spec: RunSpec, request: Request) -> list[int] | RowError:
         longest = spec.profile.capacities[-1] - _overhang(spec)
         try:
-            prompt_ids = encode_prompt(request, self._trunk.tokenizer, raw=spec.raw)
-            check_length(len(prompt_ids), spec.max_tokens, min(self._trunk.context or longest, longest))
+            prompt_ids = encode_prompt(request, self._trunk.tokenizer, raw=spec.raw, template_args=spec.template_args)
+            check_length(len(prompt_ids), request.own(spec).max_tokens, min(self._trunk.context or longest, longest))
+            check_bias(request, self._trunk.vocab_size)
         except RowError as error:
             return error
         return prompt_ids
 
     def _row(self, spec: RunSpec, request: Request, prompt_ids: list[int]) -> Row:
+        own = request.own(spec)
         return Row(
             request,
             prompt_ids,
-            max_tokens=spec.max_tokens,
-            stop=spec.stop,
+            max_tokens=own.max_tokens,
+            stop=own.stop,
             tokenizer=self._trunk.tokenizer,
             depth=spec.profile.depth,
+            sampler=own.sampler,
             ignore_eos=spec.ignore_eos,
             mask=self._rules.mask(spec, prompt_ids),
         )
@@ -164,7 +169,7 @@ class MTPEngine:
         needed = prompt_tokens + spec.max_tokens + _overhang(spec)
         return next(capacity for capacity in spec.profile.capacities if capacity >= needed)
 
-    def _cohort(self, spec: RunSpec, capacity: int, rows: list[Row], timings: Timings, sampler: BatchedSampler) -> tuple[Cohort, Prefill]:
+    def _cohort(self, spec: RunSpec, capacity: int, rows: list[Row], timings: Timings, sampler: Sampler) -> tuple[Cohort, Prefill]:
         """An empty cohort for some rows, and the prefill of their prompts."""
         elastic = self.backend.row_invariant
         shape = CohortShape(
@@ -187,7 +192,8 @@ class MTPEngine:
         if self.backend.row_invariant or spec.raw:  # prompts are cut wherever they part; or there are no messages
             return [[] for _ in rows]
         by_record = {row.request.index: row for row in rows}
-        cuts = {index: [last_message_start(row.request, self._trunk.tokenizer, row.prompt_ids)] for index, row in by_record.items()}
+        tokenizer, arguments = self._trunk.tokenizer, spec.template_args
+        cuts = {index: [last_message_start(row.request, tokenizer, row.prompt_ids, arguments)] for index, row in by_record.items()}
         return [cuts[row.request.index] for row in rows]
 
     def _known_key(self, spec: RunSpec, capacity: int) -> tuple[str, int | None]:
@@ -211,8 +217,9 @@ class MTPEngine:
         prompt_ids = self._encode(spec, request)
         if isinstance(prompt_ids, RowError):
             raise prompt_ids
+        own = request.own(spec)
         row = self._row(spec, request, prompt_ids)
-        cohort, prefill = self._cohort(spec, self._capacity(spec, len(prompt_ids)), [row], Timings(), wrap(self._sampler(spec)))
+        cohort, prefill = self._cohort(spec, self._capacity(own, len(prompt_ids)), [row], Timings(), wrap(self._sampler(own)))
         cohort.admit(0, row, prefill.read(row))
         return cohort, row
 
@@ -225,7 +232,8 @@ class MTPEngine:
         timings: Timings,
         on_cycle: OnCycle,
     ) -> None:
-        cohort, prefill = self._cohort(spec, capacity, waiting, timings, self._sampler(spec))
+        sampler = GroupedSampler(lambda config: self._sampler(replace(spec, sampler=config)))
+        cohort, prefill = self._cohort(spec, capacity, waiting, timings, sampler)
 
         def tally() -> Tally:
             finished = sum((completion.tally() for completion in done.values()), Tally())

@@ -6,8 +6,11 @@ from typing import Any
 
 from schemas.errors import ConstraintError, NonFiniteLogitsError, RowError
 from schemas.progress import Tally
+from schemas.sampler import SamplerConfig
 from worker.engine.completion import Acceptance, Completion, Request
 from worker.engine.row_mask import RowMask
+
+NEUTRAL = SamplerConfig()
 
 
 class Row:
@@ -17,6 +20,7 @@ class Row:
         request: what is being completed.
         prompt_ids: the encoded prompt, at least one token.
         prompt_tokens: its distinct tokens, for the repetition penalty.
+        sampler: the row's sampler config.
         token_ids: committed completion tokens, the stop token included.
         counts: occurrences of every committed token, for penalties.
         finish_reason: stop or length once the row is done, else None.
@@ -34,6 +38,7 @@ class Row:
         depth: int,
         ignore_eos: bool = False,
         mask: RowMask | None = None,
+        sampler: SamplerConfig = NEUTRAL,
     ) -> None:
         self.request = request
         self.prompt_ids = prompt_ids
@@ -43,6 +48,7 @@ class Row:
         self.counts: Counter[int] = Counter()
         self.finish_reason: str | None = None
         self.acceptance = Acceptance.at_depth(depth)
+        self.sampler = sampler
         self._max_tokens = max_tokens
         self._stop = tuple(stop)
         self.mask = mask

@@ -90,7 +90,7 @@ class ScriptedEngine:
             os._exit(139)
         if self.fail_on and self.fail_on in text:
             return Completion.failed(request, NonFiniteLogitsError(nan=1, inf=0, size=VOCABULARY))
-        completion = _scripted_completion(spec, request, prompt_tokens=len(text.split()), claims=self.claims)
+        completion = _scripted_completion(request.own(spec), request, prompt_tokens=len(text.split()), claims=self.claims)
         deadline = time.monotonic() + self.seconds + self.token_seconds * len(completion.token_ids)
         while (left := deadline - time.monotonic()) > 0 or (self.hang_on and self.hang_on in text):
             time.sleep(max(0.0, min(left, 0.05)) if left > 0 else 0.05)

@@ -57,7 +57,7 @@ class Session:
             raise ValueError(f"a session needs the drafter 'head' or 'model', which have logits to show; received {spec.drafter!r}")
         if spec.coupling != "rejection":
             raise ValueError(f"a session decides by the coupling 'rejection'; received {spec.coupling!r}")
-        self._config = spec.sampler
+        self._config = request.own(spec).sampler
         self._key = request.key
         self._cohort, self._row = engine.begin(spec, request, self._tap)
         self._judged: JudgedBlock | None = None

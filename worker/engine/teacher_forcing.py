@@ -17,7 +17,7 @@ from schemas.errors import RowError
 from schemas.run_spec import RunSpec
 from schemas.scores import SCORES
 from worker.engine.completion import Request, requests_from_blob
-from worker.engine.encoding import check_length, encode_prompt
+from worker.engine.encoding import check_bias, check_length, encode_prompt
 from worker.engine.row import Row
 from worker.engine.row_mask import RowMask
 from worker.engine.rules import Rules
@@ -39,23 +39,23 @@ def score_rows(trunk: Trunk, rules: Rules, spec: RunSpec, rows: pa.Table, on_row
     Returns:
         A table of `SCORES`, in the order of the rows.
     """
-    sampler = BatchedSampler(spec.sampler, trunk.vocab_size, end_ids=sorted(trunk.eos_ids))
     scored: list[dict[str, Any]] = []
     for request, token_ids in zip(requests_from_blob(rows, spec), rows.column("token_ids").to_pylist(), strict=True):
         on_row()
         try:
-            scored.append(_score_row(trunk, rules, sampler, spec, request, token_ids or []))
+            scored.append(_score_row(trunk, rules, spec, request, token_ids or []))
         except RowError as error:
             scored.append({"error": {"type": type(error).__name__, "message": str(error)}})
     return pa.Table.from_pylist(scored, schema=SCORES)
 
 
-def _score_row(
-    trunk: Trunk, rules: Rules, sampler: BatchedSampler, spec: RunSpec, request: Request, token_ids: Sequence[int]
-) -> dict[str, Any]:
-    prompt_ids = encode_prompt(request, trunk.tokenizer, raw=spec.raw)
+def _score_row(trunk: Trunk, rules: Rules, spec: RunSpec, request: Request, token_ids: Sequence[int]) -> dict[str, Any]:
+    prompt_ids = encode_prompt(request, trunk.tokenizer, raw=spec.raw, template_args=spec.template_args)
     capacity = spec.profile.capacities[-1]
-    check_length(len(prompt_ids), spec.max_tokens, min(trunk.context or capacity, capacity - spec.profile.depth - 1))
+    own = request.own(spec)
+    check_length(len(prompt_ids), own.max_tokens, min(trunk.context or capacity, capacity - spec.profile.depth - 1))
+    check_bias(request, trunk.vocab_size)
+    sampler = BatchedSampler(own.sampler, trunk.vocab_size, end_ids=sorted(trunk.eos_ids))
     if any(not 0 <= token < trunk.vocab_size for token in token_ids):
         raise RowError(f"token ids must be in [0, {trunk.vocab_size - 1}]; received {min(token_ids)} to {max(token_ids)}")
     tokens = np.array(token_ids, dtype=np.int64)
@@ -67,8 +67,8 @@ def _score_row(
     row = Row(
         request,
         prompt_ids,
-        max_tokens=spec.max_tokens,
-        stop=spec.stop,
+        max_tokens=own.max_tokens,
+        stop=own.stop,
         tokenizer=trunk.tokenizer,
         depth=0,
         ignore_eos=spec.ignore_eos,
