@@ -1,6 +1,6 @@
 """What can be said against a dataset's part files without a model: content digests, row counts, row names and seeds."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -17,8 +17,13 @@ from worker.landing import read_part_record
 PROBLEMS_SHOWN = 20  # per part file
 
 
-def check_files(dataset: Dataset) -> list[str]:
-    """One line per problem of a complete dataset; empty when every part file is as listed and every row has its own seed."""
+def check_files(dataset: Dataset, on_file: Callable[[int], None] = lambda _: None) -> list[str]:
+    """One line per problem of a complete dataset; empty when every part file is as listed and every row has its own seed.
+
+    Args:
+        dataset: complete.
+        on_file: receives the number of files that have been read, one by one.
+    """
     manifest = dataset.manifest
     problems: list[str] = []
     listed = {shard.shard for shard in manifest.shards}
@@ -28,8 +33,9 @@ def check_files(dataset: Dataset) -> list[str]:
     strangers = sorted(path.name for path in (dataset.out / DATA).glob("*.parquet") if path.name not in names)
     problems += [f"{DATA}/{name} is not in the manifest" for name in strangers]
     problems += BackendRule.of(manifest.spec).violations(manifest.shards)
-    for shard in manifest.shards:
+    for number, shard in enumerate(manifest.shards, 1):
         problems += _check_part(dataset, shard)
+        on_file(number)
     return problems
 
 

@@ -28,6 +28,11 @@ class RowSelection:
     count: int = 100
     seed: int = 0
 
+    def rows(self, dataset: Dataset) -> int | None:
+        """How many rows these are; None where nobody has looked for the ids yet."""
+        total = sum(shard.rows for shard in dataset.manifest.shards)
+        return total if self.every else None if self.ids else min(self.count, total)
+
     def tables(self, dataset: Dataset) -> Iterator[tuple[ShardRecord, pa.Table]]:
         """The chosen rows of every part file that has some, in dataset order.
 

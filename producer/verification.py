@@ -20,11 +20,13 @@ from producer.file_check import check_files
 from producer.row_comparison import compare_rows, first_difference
 from producer.row_selection import RowSelection
 from producer.run_options import VERIFY_MODES
+from producer.step_display import StepDisplay
 from producer.teacher_forced_check import INPUT_ERRORS, Tolerance, check_row
 from producer.verify_report import RowVerdict, VerifyReport
 from schemas.errors import InputError, LandingError
 from schemas.manifest import ShardRecord
 from schemas.profile import Backend
+from schemas.progress import Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import GENERATED_COLUMNS, table_from_bytes, table_to_bytes
 from worker.engine.client import EngineProcess
@@ -34,7 +36,6 @@ BATCH_ROWS = 64  # rows handed to the engine at once: fills its slots, and bound
 PROBABILITIES_SHOWN = 10  # differing rows whose two probabilities are looked up
 REPEATABLE_ERRORS = (*INPUT_ERRORS, "NonFiniteLogitsError")
 
-Note = Callable[[str], None]
 Chosen = list[tuple[ShardRecord, pa.Table]]
 """Rows by part file."""
 
@@ -60,30 +61,37 @@ class VerifyRequest:
     files: bool = True
 
 
-def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> VerifyReport:
+def verify(out: Path, request: VerifyRequest, display: StepDisplay | None = None) -> VerifyReport:
     """Verify a dataset folder.
+
+    Args:
+        out: the folder.
+        request: what to verify and how.
+        display: is told what goes on; None is nobody.
 
     Raises:
         InputError, DecodeError: no dataset there, one that is not complete yet, or an id that it does not have.
         ModelError, HeadError, EngineError: the model cannot be run here.
     """
+    display = display or StepDisplay()
     dataset = Dataset.open(out)
     if unfinished := dataset.unfinished():
         raise InputError("\n".join([*unfinished, "verify looks at finished datasets"]))
     report = VerifyReport(out, rows_total=sum(shard.rows for shard in dataset.manifest.shards))
     if request.files:
         report.files = len(dataset.manifest.shards)
-        report.file_problems = check_files(dataset)
+        report.file_problems = check_files(dataset, lambda files: display.step("checking files", files, report.files))
         if not report.file_problems:
             report.calibration, report.calibration_broken = calibration_lines(dataset)
-    environment = look_around(dataset.manifest, model=request.model, head=request.mtp, draft_model=request.draft_model, note=note)
+    environment = look_around(dataset.manifest, model=request.model, head=request.mtp, draft_model=request.draft_model, note=display.note)
     report.environment += environment.notes
     if environment.model_problem:
         report.blocked.append(f"{environment.model_problem}; no row can be verified without it")
         return report
     engine = EngineProcess()
     try:
-        _Session(engine, environment, report, note).run(request.selection.tables(dataset), request.mode)
+        session = _Session(engine, environment, report, display, request.selection.rows(dataset))
+        session.run(request.selection.tables(dataset), request.mode)
     except LandingError as error:  # a part file that cannot be read; the others were judged up to there
         if str(error) not in report.file_problems:
             report.file_problems.append(str(error))
@@ -95,11 +103,14 @@ def verify(out: Path, request: VerifyRequest, note: Note = lambda _: None) -> Ve
 class _Session:
     """One engine and the rows that it judges."""
 
-    def __init__(self, engine: EngineProcess, environment: Environment, report: VerifyReport, note: Note) -> None:
+    def __init__(
+        self, engine: EngineProcess, environment: Environment, report: VerifyReport, display: StepDisplay, rows: int | None
+    ) -> None:
         self._engine = engine
         self._environment = environment
         self._report = report
-        self._note = note
+        self._display = display
+        self._rows = rows
         self._looked_up = 0
         self._surprise = 0.0
         self._variance = 0.0
@@ -114,7 +125,7 @@ class _Session:
         if forced:
             # Whatever drafts takes no part, and need not be here.
             spec = replace(spec, head=None, draft_model=None, profile=replace(spec.profile, depth=0))
-        self._note("loading the model")
+        self._display.note("loading the model")
         backend = self._engine.load(spec)
         judges = {False: self._regenerate, True: self._score}
         waiting: dict[bool, Chosen] = {False: [], True: []}
@@ -129,6 +140,10 @@ class _Session:
                 judges[score](spec, rows)
         if self._variance > 0.0:
             self._report.surprise_z = self._surprise / math.sqrt(self._variance)
+
+    def _show(self, tally: Tally) -> None:
+        """Rows that have been judged, and those of the batch in work that are ready."""
+        self._display.step("verifying rows", len(self._report.verdicts) + self._report.skipped + tally.rows, self._rows)
 
     def _must_score(self, shard: ShardRecord, backend: Backend, *, forced: bool, insist: bool) -> bool:
         """Whether a shard's rows are teacher-forced here; what is new about its backend is reported."""
@@ -154,13 +169,13 @@ class _Session:
     def _regenerate(self, spec: RunSpec, chosen: Chosen) -> None:
         for shards, table in _batches(chosen):
             started = time.perf_counter()
-            outcome = self._engine.generate(spec, 0, table_to_bytes(blob_of(table)), on_tally=lambda _: None, stopped=lambda: False)
+            outcome = self._engine.generate(spec, 0, table_to_bytes(blob_of(table)), on_tally=self._show, stopped=lambda: False)
             fresh = table_from_bytes(outcome.rows).to_pylist()
             self._took("regenerated", time.perf_counter() - started - outcome.load_seconds, outcome.tally.completion_tokens)
             for index, (shard, stored, made) in enumerate(zip(shards, table.to_pylist(), fresh, strict=True)):
                 problems = self._compare(spec, table.slice(index, 1), stored, made)
                 self._report.verdicts.append(_verdict(shard, stored, "regenerated", problems))
-            self._note(f"{len(self._report.verdicts):,} rows compared, {len(self._report.bad):,} differ")
+            self._show(Tally())
 
     def _compare(self, spec: RunSpec, row: pa.Table, stored: dict[str, Any], made: dict[str, Any]) -> list[str]:
         """What differs, the first token with both probabilities in front."""
@@ -192,7 +207,7 @@ class _Session:
         for shards, table in _batches(chosen):
             rows = table.to_pylist()
             started = time.perf_counter()
-            scores = self._scores(spec, table, [row["token_ids"] for row in rows])
+            scores = self._scores(spec, table, [row["token_ids"] for row in rows], self._show)
             self._took("teacher-forced", time.perf_counter() - started, sum(len(row["token_ids"]) for row in rows))
             for shard, stored, scored in zip(shards, rows, scores, strict=True):
                 problems = check_row(stored, scored, tolerance)
@@ -200,11 +215,13 @@ class _Session:
                 self._surprise += scored["surprise"] or 0.0
                 self._variance += scored["surprise_variance"] or 0.0
                 self._report.edges += sum(0.0 < shortfall <= tolerance.edge for shortfall in scored["shortfall"] or ())
-            self._note(f"{len(self._report.verdicts):,} rows judged, {len(self._report.bad):,} do not hold")
+            self._show(Tally())
 
-    def _scores(self, spec: RunSpec, table: pa.Table, token_ids: list[list[int]]) -> list[dict[str, Any]]:
+    def _scores(
+        self, spec: RunSpec, table: pa.Table, token_ids: list[list[int]], show: Callable[[Tally], None] = lambda _: None
+    ) -> list[dict[str, Any]]:
         asked = blob_of(table).append_column("token_ids", pa.array(token_ids, pa.list_(pa.int32())))
-        scores: list[dict[str, Any]] = table_from_bytes(self._engine.score(spec, table_to_bytes(asked))).to_pylist()
+        scores: list[dict[str, Any]] = table_from_bytes(self._engine.score(spec, table_to_bytes(asked), on_tally=show)).to_pylist()
         return scores
 
     def _took(self, mode: str, seconds: float, tokens: int) -> None:

@@ -1,7 +1,6 @@
 """`specmill verify OUT`."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -47,18 +46,16 @@ def verify(
     3 nothing differs, but the model or the head here is not the manifest's, so rows could not be compared as asked.
     """
     from producer.row_selection import RowSelection
+    from producer.step_display import make_step_display
     from producer.verification import VerifyRequest
     from producer.verification import verify as verify_dataset
 
     request = VerifyRequest(RowSelection(every, ids, rows, seed), mode or VERIFY_MODES[0], model, mtp, draft_model, files)
     try:
-        report = verify_dataset(out, request, (lambda _: None) if quiet else _note)
+        with make_step_display(quiet=quiet) as display:
+            report = verify_dataset(out, request, display)
     except (SpecmillError, OSError) as error:
         click.echo(f"Error: {error}", err=True)
         raise click.exceptions.Exit(CANNOT_RUN) from error
     click.echo(json.dumps(report.to_json(), ensure_ascii=False) if as_json else report.text())
     raise click.exceptions.Exit(report.exit_code)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -190,4 +190,6 @@ def test_a_dataset_of_several_workers_verifies_from_the_command_line(specmill: A
     done = specmill("run", *words, "--out", "out", "--shard-size", 4, "--workers", 2)
     assert done.returncode == 0, done.stderr
     checked = specmill("verify", "out", "--rows", 20)
+    assert "checking files: 3 of 3 (100%)" in checked.stderr
+    assert "verifying rows: 20 of 20 (100%)" in checked.stderr
     assert (checked.returncode, "20 of 30 regenerated: all equal" in checked.stdout) == (0, True), checked.stdout

@@ -33,6 +33,7 @@ class Child:
         self._sink = sink
         self._jobs: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
         self._dropped = threading.Event()
+        self._last_sent = 0.0  # time.perf_counter() of the last tally
         self._engine: Engine | None = None
         self._engine_key: tuple[object, ...] | None = None
 
@@ -77,28 +78,29 @@ class Child:
         started = time.perf_counter()
         engine = self._engine_for(spec)
         timings.load = time.perf_counter() - started
-        last_sent = 0.0
-
-        def on_cycle(tally: Callable[[], Tally]) -> None:
-            nonlocal last_sent
-            if self._dropped.is_set():
-                raise ShardDroppedError
-            if (now := time.perf_counter()) - last_sent >= TALLY_INTERVAL:
-                last_sent = now
-                write_frame(self._sink, {"event": "tally", "tally": tally().encode()})
-
-        completions = engine.complete(spec, requests_from_blob(blob, spec), timings, on_cycle)
+        completions = engine.complete(spec, requests_from_blob(blob, spec), timings, self._on_cycle)
         tally = sum((completion.tally() for completion in completions), Tally())
         header = {"event": "rows", "backend": engine.backend.encode(), "tally": tally.encode(), "timings": asdict(timings)}
         write_frame(self._sink, header, table_to_bytes(completions_to_table(blob, completions, logprobs=spec.logprobs)))
 
     def _score(self, spec: RunSpec, payload: bytes) -> None:
+        rows = 0
+
         def on_row() -> None:
-            if self._dropped.is_set():
-                raise ShardDroppedError
+            nonlocal rows
+            self._on_cycle(lambda: Tally(rows=rows))
+            rows += 1
 
         scores = self._engine_for(spec).score(spec, table_from_bytes(payload), on_row)
         write_frame(self._sink, {"event": "scores"}, table_to_bytes(scores))
+
+    def _on_cycle(self, tally: Callable[[], Tally]) -> None:
+        """Give the job up if nobody wants it any more; else say now and then how far it is."""
+        if self._dropped.is_set():
+            raise ShardDroppedError
+        if (now := time.perf_counter()) - self._last_sent >= TALLY_INTERVAL:
+            self._last_sent = now
+            write_frame(self._sink, {"event": "tally", "tally": tally().encode()})
 
     def _engine_for(self, spec: RunSpec) -> Engine:
         """The loaded engine, replaced when the spec names another model, head or profile."""

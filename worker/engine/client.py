@@ -106,18 +106,21 @@ class EngineProcess:
         header, _ = self._ask({"op": "load", "spec": spec.encode()}, b"", "loading the model", stopped=stopped)
         return Backend.decode(header["backend"])
 
-    def score(self, spec: RunSpec, rows: bytes, *, stopped: Callable[[], bool] = _never) -> bytes:
+    def score(
+        self, spec: RunSpec, rows: bytes, *, on_tally: Callable[[Tally], None] = lambda _: None, stopped: Callable[[], bool] = _never
+    ) -> bytes:
         """What the target says of rows that exist; errors as in `generate`.
 
         Args:
             spec: the run's spec; its head is not used.
             rows: Arrow IPC stream of a blob with the columns `sample` and `token_ids` (`schemas.scores`).
+            on_tally: as in `generate`; only `rows` is counted.
             stopped: as in `generate`.
 
         Returns:
             Arrow IPC stream of `schemas.scores.SCORES`, in the order of the rows.
         """
-        return self._ask({"op": "score", "spec": spec.encode()}, rows, "scoring rows", stopped=stopped)[1]
+        return self._ask({"op": "score", "spec": spec.encode()}, rows, "scoring rows", on_tally=on_tally, stopped=stopped)[1]
 
     def _ask(
         self,

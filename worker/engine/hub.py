@@ -46,9 +46,9 @@ def fetch_snapshot(repo: str, revision: str | None, offline: bool, report: Repor
 
 def _lines_instead_of_bars(report: Report) -> Any:
     """A class like tqdm whose bars come as plain lines, seldom."""
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
-    class Lines(tqdm):  # type: ignore[type-arg, misc, unused-ignore]  # tqdm has no types of its own
+    class Lines(tqdm):  # type: ignore[misc]  # tqdm has no types of its own
         def __init__(self, *args: Any, **options: Any) -> None:
             options.pop("name", None)  # the hub's own addition
             super().__init__(*args, **{**options, "mininterval": SECONDS_BETWEEN, "maxinterval": SECONDS_BETWEEN, "delay": SECONDS_BETWEEN})
