@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from engine_support import load_engine, make_spec
 
+from schemas.constraint import Constraint
 from schemas.profile import ExecutionProfile
 from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
@@ -78,6 +79,34 @@ def test_an_impossible_token_is_told_with_how_far_it_is_outside(agreeing_pair: t
     assert scored["logprobs"][5] == -math.inf
     assert scored["shortfall"][5] > 0
     assert scored["shortfall"][:5] == [0.0] * 5
+
+
+FORMS = {
+    "regex": {"constraint": Constraint("regex", "([a-z]{3} ){50}[.!]")},
+    "ignored end tokens": {"ignore_eos": True},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_rows_with_a_form_are_scored_under_it(agreeing_pair: tuple[Path, Path], form: dict[str, Any]) -> None:
+    spec = make_spec(*agreeing_pair, sampler=CONFIGS["filters"], samples=2, max_tokens=200, capacities=(512, 1024), **form)
+    rows = [row for row in dataset(spec) if row["error"] is None]
+    assert max(len(row["token_ids"]) for row in rows) > 130  # more than one part
+    for row, scored in zip(rows, score(spec, rows), strict=True):
+        for name in ("completion", "finish_reason"):
+            assert scored[name] == row[name]
+        assert scored["shortfall"] == [0.0] * len(row["token_ids"])
+        assert scored["logprobs"] == pytest.approx(row["logprobs"], abs=1e-4)
+
+
+def test_a_token_that_the_form_forbids_is_infinitely_far_outside(agreeing_pair: tuple[Path, Path]) -> None:
+    spec = make_spec(*agreeing_pair, sampler=SamplerConfig(), max_tokens=200, capacities=(512, 1024), **FORMS["regex"])
+    row = max(dataset(spec), key=lambda row: len(row["token_ids"]))
+    row["token_ids"][5] = load_engine(spec).trunk.tokenizer.encode("7")[0]
+    (scored,) = score(spec, [row])
+    assert scored["logprobs"][5] == -math.inf
+    assert scored["shortfall"][5] == math.inf
+    assert all(math.isfinite(logprob) for logprob in scored["logprobs"][6:])
 
 
 def test_tokens_that_end_early_or_not_at_all_are_told(agreeing_pair: tuple[Path, Path]) -> None:
