@@ -10,6 +10,7 @@ from mlx_lm.utils import load_model
 from safetensors.numpy import save_file
 from tiny_qwen import KINDS, make_qwen_head_weights, make_tiny_qwen
 
+from schemas.progress import Tally
 from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
 from worker.engine.completion import Completion, Request
@@ -19,7 +20,7 @@ from worker.engine.prefix_tree import common_length
 
 SAMPLED = SamplerConfig(temperature=0.9, top_p=0.95)
 SYSTEM = "You answer in one line, and you never use an ornament of any kind. "
-TEXTS = ["the sea", "the sea is blue", "a"]
+TEXTS = ["the sea", "a", "the sea is blue"]
 Pair = tuple[Path, Path]
 
 
@@ -126,3 +127,14 @@ def test_sixteen_samples_read_their_prompt_once(tiny: Pair, elastic: bool) -> No
     timings = Timings()
     completions = complete(spec, make_requests([SYSTEM], 16), timings, elastic)
     assert timings.prefill_tokens == completions[0].prompt_tokens - 1
+
+
+def test_a_long_prompt_is_seen_to_be_read_pass_by_pass(tiny: Pair) -> None:
+    spec = make_spec(*tiny, depth=1, max_tokens=4, samples=2, capacities=(512,), prefill_chunk=64)
+    seen: list[Tally] = []
+    fresh_engine(spec).complete(spec, make_requests(["x" * 300, "y" * 40], 2), Timings(), lambda tally: seen.append(tally()))
+    total = seen[-1].prompt_tokens
+    assert (seen[-1].prompt_tokens_left, {now.prompt_tokens + now.prompt_tokens_left for now in seen}) == (0, {total})
+    read = [now.prompt_tokens for now in seen]
+    assert read == sorted(read)
+    assert {0, 64, 128, 192, 256} <= {now.prompt_tokens for now in seen if not now.completion_tokens}
