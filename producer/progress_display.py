@@ -170,6 +170,10 @@ def _rates(progress: RunProgress) -> list[str]:
     parts += [f"{tally.completion_tokens / tally.cycles:.2f} tokens/cycle"] if shares and tally.cycles else []
     z = by_part(tally)["in total"].z
     parts += [f"calibration z {z:+.1f}"] if z is not None else []
+    if progress.phase == "reading prompts":
+        read, left = tally.prompt_tokens, tally.prompt_tokens_left
+        parts.append(f"{read:,} of {read + left:,} prompt tokens in work")
+        return parts + ([f"first answers in {clock(progress.eta_seconds)}"] if progress.eta_seconds is not None else [])
     return parts + ([f"ETA {clock(progress.eta_seconds)}"] if progress.eta_seconds is not None and progress.phase == "generating" else [])
 
 
@@ -179,6 +183,7 @@ def _worker_line(view: WorkerView) -> str:
         return f"{view.name}{where}: idle"
     tally = view.tally
     counts = f"{tally.rows:,} rows, {tally.completion_tokens:,} tokens from {tally.prompt_tokens:,} of prompts so far"
+    counts += f", {tally.prompt_tokens_left:,} to read" if tally.prompt_tokens_left else ""
     return f"{view.name}{where}: shard {view.shard}, {counts}"
 
 

@@ -19,6 +19,7 @@ class ProgressTracker:
         self._clock = clock
         self._began = clock()
         self._first_work: float | None = None
+        self._reading: tuple[float, int] | None = None  # when prompts were first seen to be read, and how many tokens by then
         self._resumed = resumed
         self._landed = Tally()
         self._live: dict[str, tuple[LiveReport, float]] = {}
@@ -66,6 +67,10 @@ class ProgressTracker:
         left = counts.pending - live.rows
         measured = seconds >= RATE_SECONDS
         rate = session.rows / seconds if measured else 0.0
+        eta = max(0, left) / rate if rate > 0 else None
+        phase = "generating" if self._first_work is not None else "loading model"
+        if self._first_work is None and live.prompt_tokens:
+            eta, phase = self._reading_left(live, now), "reading prompts"
         return RunProgress(
             rows_total=counts.total,
             rows_ok=counts.ok,
@@ -75,11 +80,19 @@ class ProgressTracker:
             in_flight=len(issued),
             tally=self._resumed + session,
             tokens_per_second=session.completion_tokens / seconds if measured else 0.0,
-            eta_seconds=max(0, left) / rate if rate > 0 else None,
+            eta_seconds=eta,
             elapsed=now - self._began,
             workers=workers,
-            phase=ending or ("generating" if self._first_work is not None else "loading model"),
+            phase=ending or phase,
         )
+
+    def _reading_left(self, live: Tally, now: float) -> float | None:
+        """Seconds until the prompts of the shards in work are read, or None before there is a speed."""
+        if self._reading is None:
+            self._reading = (now, live.prompt_tokens)
+        began, before = self._reading
+        speed = (live.prompt_tokens - before) / (now - began) if now > began else 0.0
+        return live.prompt_tokens_left / speed if speed > 0 else None
 
     def _talking(self, issued: Container[int | None]) -> dict[str, LiveReport]:
         now = self._clock()

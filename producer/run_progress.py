@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from schemas.profile import Backend
 from schemas.progress import Tally
 
-PHASES = ("loading model", "generating", "paused", "done", "cancelling")
+PHASES = ("loading model", "reading prompts", "generating", "paused", "done", "cancelling")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RunProgress:
         in_flight: shards handed out and not landed.
         tally: landed and live counts of this session; `rows` and `failed` also count the parts that were there before it.
         tokens_per_second: completion tokens of this session per second since its first sign of work, 0 in its first second.
-        eta_seconds: estimated time to the end, or None while there is nothing to estimate from.
+        eta_seconds: estimated time to the end, while prompts are read to the end of that; None while there is nothing to estimate from.
         elapsed: seconds since the session began.
         workers: every worker that was heard of lately, by name.
         phase: one of `PHASES`.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from schemas.profile import Backend
-from schemas.wire import Wire
+from schemas.wire import Wire, added
 
 Number = TypeVar("Number", int, float)
 
@@ -25,6 +25,7 @@ class Tally(Wire):
         accepted_variance: Σα(1-α) over the same drafts.
         expected_by_depth: Σα of the judged drafts at depth 1, 2, …
         variance_by_depth: Σα(1-α) likewise.
+        prompt_tokens_left: tokens of the attempt's prompts that are still to be prefilled; 0 when it is over.
     """
 
     rows: int = 0
@@ -38,6 +39,7 @@ class Tally(Wire):
     accepted_variance: float = 0.0
     expected_by_depth: tuple[float, ...] = ()
     variance_by_depth: tuple[float, ...] = ()
+    prompt_tokens_left: int = added(0)
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -52,6 +54,7 @@ class Tally(Wire):
             accepted_variance=self.accepted_variance + other.accepted_variance,
             expected_by_depth=_add(self.expected_by_depth, other.expected_by_depth),
             variance_by_depth=_add(self.variance_by_depth, other.variance_by_depth),
+            prompt_tokens_left=self.prompt_tokens_left + other.prompt_tokens_left,
         )
 
 

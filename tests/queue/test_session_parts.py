@@ -17,6 +17,7 @@ from producer.attempts_log import AttemptsLog
 from producer.broker import EmbeddedBroker
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
+from producer.progress_display import plain_line
 from producer.progress_tracker import SILENT_SECONDS, ProgressTracker
 from producer.run_lock import RunLock
 from producer.run_progress import Counts, RunProgress
@@ -111,6 +112,25 @@ def test_progress_adds_landed_and_live_rows_and_never_a_shard_twice() -> None:
     now = 10.0 + SILENT_SECONDS
     assert tracker.workers_heard(set()) == 0
     assert tracker.workers_heard({3}) == 1
+
+
+def test_huge_prompts_are_seen_to_be_read_before_the_first_token() -> None:
+    now = 0.0
+    tracker = ProgressTracker(Tally(), clock=lambda: now)
+
+    def look(read: int, left: int, tokens: int = 0) -> RunProgress:
+        tally = Tally(prompt_tokens=read, prompt_tokens_left=left, completion_tokens=tokens)
+        tracker.heard({"w": LiveReport(int(now), 3, tally, None)})
+        return tracker.snapshot(Counts(20, 0, 0, 0, 20), shards_total=10, shards_done=0, issued={3}, ending=None)
+
+    assert look(0, 0).phase == "loading model"
+    assert (look(1000, 9000).phase, look(1000, 9000).eta_seconds) == ("reading prompts", None)
+    now = 10.0
+    reading = look(3000, 7000)
+    assert (reading.phase, reading.eta_seconds) == ("reading prompts", 35.0)
+    assert plain_line(reading).endswith("3,000 of 10,000 prompt tokens in work, first answers in 0:35")
+    now = 50.0
+    assert look(10_000, 0, tokens=1).phase == "generating"
 
 
 def test_the_lock_is_for_one_and_leaves_nothing(tmp_path: Path) -> None:

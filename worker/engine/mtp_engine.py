@@ -235,9 +235,14 @@ class MTPEngine:
         sampler = GroupedSampler(lambda config: self._sampler(replace(spec, sampler=config)))
         cohort, prefill = self._cohort(spec, capacity, waiting, timings, sampler)
 
+        left = sum(len(row.prompt_ids) for row in waiting)
+
         def tally() -> Tally:
-            finished = sum((completion.tally() for completion in done.values()), Tally())
+            finished = sum((completion.tally() for completion in done.values()), Tally(prompt_tokens_left=left))
             return sum((row.tally() for row in cohort.rows if row is not None), finished)
+
+        def reading(position: int) -> None:
+            on_cycle(lambda: tally() + Tally(prompt_tokens=position, prompt_tokens_left=-position))
 
         # Long prompts first: rows of like length share narrow attention windows, and no long row is left alone at the end.
         queue = iter(prefill.order)
@@ -245,7 +250,8 @@ class MTPEngine:
         while True:
             for slot in cohort.free_slots:
                 if not exhausted and (row := next(queue, None)) is not None:
-                    cohort.admit(slot, row, prefill.read(row))
+                    cohort.admit(slot, row, prefill.read(row, reading))
+                    left -= len(row.prompt_ids)
                     on_cycle(tally)
                 else:
                     exhausted = True

@@ -1,7 +1,7 @@
 """`Prefill`: reads the prompts of a cohort's rows in passes of one row each, and every pass that rows share only once."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -86,8 +86,13 @@ class Prefill:
         if known is not None and self._tree.known_place is not None:
             self._kept[self._tree.known_place] = known.prefilled
 
-    def read(self, row: Row) -> Prefilled:
-        """All of a row's prompt but its last token."""
+    def read(self, row: Row, on_pass: Callable[[int], None] = lambda _: None) -> Prefilled:
+        """All of a row's prompt but its last token.
+
+        Args:
+            row: one of the prefill's.
+            on_pass: called before every pass with the position it begins at; whatever it raises ends the job.
+        """
         started = time.perf_counter()
         path = self._tree.path(self._index[id(row)])
         nodes = [self._tree.root, *(node for _, node in path)]
@@ -98,6 +103,7 @@ class Prefill:
             if node.waiting == 0:
                 self._kept.pop(node, None)  # before the next pass, which may then write into the buffers themselves
         for tokens, node in path[begin:]:
+            on_pass(node.position - len(tokens))
             self._read(prefilled, tokens, node.position - len(tokens))
             if node.waiting > 0 and node.is_shared and len(self._kept) < self.most_kept:
                 self._kept[node] = prefilled.fork(self._shape.capacity)
