@@ -1,7 +1,8 @@
 """`AttemptsLog`: what every landed attempt cost and where it ran, first as a journal, then as Parquet.
 
 A report is appended to `OUT/log/attempts-NNNN.jsonl` and synced *before* its part file gets its name, so whatever dies when, every part
-file's backend is known. A full journal, or the end of a session, becomes `attempts-NNNN.parquet` and the journal goes.
+file's backend is known. A full journal, or the end of a session, becomes `attempts-NNNN.parquet` and the journal goes. Nothing is appended
+to in an object store: there the journal lies on this machine (`producer.local_side`).
 """
 
 import os
@@ -16,6 +17,7 @@ from schemas.errors import DecodeError, LandingError
 from schemas.progress import AttemptReport
 from schemas.tables import ATTEMPTS
 from worker.landing import land_table
+from worker.remote_path import Place
 
 JOURNAL_LINES = 5000  # then a new file begins
 _NAME = re.compile(r"attempts-(\d{4,})\.(jsonl|parquet)")
@@ -24,8 +26,10 @@ _NAME = re.compile(r"attempts-(\d{4,})\.(jsonl|parquet)")
 class AttemptsLog:
     """The log folder of one coordinator session."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place, journals: Path) -> None:
+        """`folder` gets the Parquet files; `journals` is the same folder where that can be appended to."""
         self._folder = folder
+        self._journals = journals
         self._reports: list[AttemptReport] = []
         self._file: int | None = None
         self._number = 0
@@ -39,14 +43,15 @@ class AttemptsLog:
         Raises:
             LandingError: a journal that this specmill cannot read, or a file that cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self._folder, self._journals):
+            folder.mkdir(parents=True, exist_ok=True)
         recovered: list[AttemptReport] = []
-        for path in sorted(self._folder.glob("attempts-*.jsonl")):
+        for path in sorted(self._journals.glob("attempts-*.jsonl")):
             reports = read_journal(path)
             recovered += reports
-            # With the Parquet file there, the session died between the two steps of `_roll`.
-            if reports and not path.with_suffix(".parquet").exists():
-                land_table(path.with_suffix(".parquet"), attempts_table(reports))
+            # With the Parquet file there, the session died between the two steps of `close`.
+            if reports and not (parquet := self._folder / f"{path.stem}.parquet").exists():
+                land_table(parquet, attempts_table(reports))
             path.unlink()
         numbers = [int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         self._number = max(numbers, default=-1) + 1
@@ -75,14 +80,14 @@ class AttemptsLog:
             return
         os.close(self._file)
         self._file = None
-        land_table(self._journal.with_suffix(".parquet"), attempts_table(self._reports))
+        land_table(self._folder / f"{self._journal.stem}.parquet", attempts_table(self._reports))
         self._journal.unlink()
         self._reports = []
         self._number += 1
 
     @property
     def _journal(self) -> Path:
-        return self._folder / f"attempts-{self._number:04d}.jsonl"
+        return self._journals / f"attempts-{self._number:04d}.jsonl"
 
 
 def attempts_table(reports: Iterable[AttemptReport]) -> pa.Table:

@@ -1,7 +1,6 @@
 """`Attempts`: the attempts log of a dataset, read back: which worker was at work when, and how fast."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from producer.attempts_log import attempts_table, read_journal
+from producer.local_side import journal_folder
 from schemas.errors import LandingError
+from worker.remote_path import Place, parquet_source
 
 LOG = "log"
 PHASES = ("load", "prefill", "draft", "verify", "commit", "other")
@@ -45,14 +46,14 @@ class Attempts:
     peak_bytes: list[int]
 
     @classmethod
-    def of_dataset(cls, out: Path) -> "Attempts":
+    def of_dataset(cls, out: Place) -> "Attempts":
         """Read `OUT/log`, the journal of a run that is still going on included.
 
         Raises:
             LandingError: a log file that cannot be read.
         """
         tables = [_read(path) for path in sorted((out / LOG).glob("attempts-*.parquet"))]
-        tables += [attempts_table(read_journal(path)) for path in sorted((out / LOG).glob("attempts-*.jsonl"))]
+        tables += [attempts_table(read_journal(path)) for path in sorted(journal_folder(out).glob("attempts-*.jsonl"))]
         table = pa.concat_tables(tables, promote_options="default").sort_by("started") if tables else attempts_table([])
         started = table["started"].cast(pa.int64()).to_numpy() / 1000
         seconds = table["seconds"].to_numpy()
@@ -114,8 +115,8 @@ class Attempts:
         return spans
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Place) -> pa.Table:
     try:
-        return pq.read_table(path)
+        return pq.read_table(parquet_source(path))
     except (OSError, pa.ArrowInvalid) as error:
         raise LandingError(f"{path} cannot be read: {error}") from error

@@ -10,6 +10,7 @@ from producer.calibration import Calibration
 from producer.dataset import Dataset
 from producer.part_files import LOG
 from producer.run_summary import RunSummary
+from worker.remote_path import parquet_source
 
 
 def calibration_lines(dataset: Dataset) -> tuple[list[str], bool]:
@@ -30,7 +31,7 @@ def _by_worker(dataset: Dataset) -> Iterable[tuple[str, Calibration]]:
     columns = ["accepted", "expected_accepted", "accepted_variance"]
     for path in sorted((dataset.out / LOG).glob("attempts-*.parquet")):
         try:
-            table = pq.read_table(path, columns=["worker", "chip", *columns])
+            table = pq.read_table(parquet_source(path), columns=["worker", "chip", *columns])
         except (OSError, pa.ArrowInvalid):
             continue  # the log explains a dataset and is no part of it
         for row in table.to_pylist() if set(columns) <= set(table.column_names) else ():

@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 from producer.run_summary import RunSummary
 from producer.sampler_text import drafter_text, form_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.run_spec import ModelRef
+from worker.landing import written_whole
+from worker.remote_path import Place
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"))
 
@@ -95,11 +96,14 @@ accepted ones by depth, and Σα and Σα(1-α) over the judged drafts) and `log
 """
 
 
-def write_card(path: Path, text: str) -> None:
-    """Write the card, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    partial.replace(path)
+def write_card(path: Place, text: str) -> None:
+    """Write the card, whole or not at all.
+
+    Raises:
+        UnwritableError: it could not be written.
+    """
+    with written_whole(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _reference(reference: ModelRef) -> str:

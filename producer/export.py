@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import pyarrow.dataset as pa_dataset
+
 from producer.dataset import Dataset
 from producer.export_formats import FORMATS, WITHOUT_ERROR_ROWS, Row
 from schemas.errors import InputError
+from worker.remote_path import Place, RemotePath
 
 BATCH_ROWS = 1024
 
@@ -71,16 +74,25 @@ def rows_where(dataset: Dataset, where: str | None) -> Iterator[Row]:
         return
     import duckdb
 
-    files = [str(dataset.path(shard)) for shard in dataset.manifest.shards]
+    files = [dataset.path(shard) for shard in dataset.manifest.shards]
     if not files:
         return
     try:
         with duckdb.connect() as database:
             # A relation takes the condition as an expression, so that it cannot end the statement and begin another.
-            for batch in database.read_parquet(files).filter(where).to_arrow_reader(BATCH_ROWS):
+            for batch in _relation(database, files).filter(where).to_arrow_reader(BATCH_ROWS):
                 yield from batch.to_pylist()
     except duckdb.Error as error:
         raise InputError(f"--where {where!r}: {str(error).splitlines()[0]}") from error
+
+
+def _relation(database: Any, files: list[Place]) -> Any:
+    """The rows of part files; remote ones are read by pyarrow, so that DuckDB needs no extension of its own to get there."""
+    first = files[0]
+    if isinstance(first, RemotePath):
+        keys = [file.key for file in files if isinstance(file, RemotePath)]
+        return database.from_arrow(pa_dataset.dataset(keys, filesystem=first.filesystem, format="parquet"))
+    return database.read_parquet([str(file) for file in files])
 
 
 class _Counter:

@@ -14,6 +14,7 @@ from typing import IO, Self
 from schemas.errors import EngineError
 from worker.main import BROKER_VARIABLE, END_SECONDS, NO_ENGINE, worker_name
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
+from worker.remote_path import Place
 
 MAX_BARREN_LIVES = 5  # of one worker in a row, each ended before it landed a shard
 FIRST_PAUSE_SECONDS = 0.25  # before the second restart in a row; doubles
@@ -31,7 +32,7 @@ class WorkerSettings:
     drain_seconds: float = DRAIN_SECONDS
     models: tuple[str, ...] = ()
     name: str | None = None
-    roots: tuple[Path, ...] = ()
+    roots: tuple[Place, ...] = ()
     quiet_hours: str = ""
 
     def words(self) -> list[str]:

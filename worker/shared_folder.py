@@ -1,31 +1,41 @@
 """`SharedFolder`: a dataset's folder that workers see too, so that they land their parts themselves and no row goes through the broker.
 
-A worker writes only below the roots that it was started with, and only into a folder whose manifest names the run. Where it may not, or
-does not see the folder, it delivers through the broker as ever.
+It is a folder of a disk that all see, or a place in an object store. A worker writes only below the roots that it was started with, and
+only into a folder whose manifest names the run. Where it may not, or does not see the folder, it delivers through the broker as ever.
 """
 
 import json
 import logging
-from pathlib import Path
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from schemas.errors import InputError, UnwritableError
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
 from worker.part_names import DATA, contract_digest, part_name
+from worker.remote_path import Place, RemotePath, is_below, place_of
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class SharedFolder:
-    """The folder of one run, as one worker sees it."""
+    """The folder of one run, as one worker sees it.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    Attributes:
+        folder: where it is.
+        run_id: the run.
+        path: where the coordinator says it is.
+    """
+
+    folder: Place
+    run_id: str
+    path: str
 
     @classmethod
-    def find(cls, path: str | None, run_id: str, roots: tuple[Path, ...]) -> "SharedFolder | None":
+    def find(cls, path: str | None, run_id: str, roots: tuple[Place, ...]) -> "SharedFolder | None":
         """The run's folder, if it is shared, allowed and there.
 
         Args:
@@ -35,26 +45,44 @@ class SharedFolder:
         """
         if path is None or not roots:
             return None
-        folder = Path(path).resolve()  # a link must not lead out of a root
-        if not any(folder.is_relative_to(root.resolve()) for root in roots):
+        folder = _allowed(path, roots)
+        if folder is None:
             logger.warning("run %s: %s lies below none of this worker's shared folders; its rows go through the broker", run_id, path)
             return None
+        problem = ""
         try:
             found = json.loads((folder / "manifest.json").read_bytes())["spec"]["run_id"]
-        except (OSError, ValueError, KeyError, TypeError):
-            found = None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found, problem = None, f" ({error})" if isinstance(folder, RemotePath) else ""
         if found != run_id or (folder / DATA).resolve() != folder / DATA:
-            logger.warning("run %s: %s is not its folder on this machine; its rows go through the broker", run_id, path)
+            logger.warning("run %s: %s is not its folder on this machine%s; its rows go through the broker", run_id, path, problem)
             return None
-        return cls(folder)
+        return cls(folder, run_id, path)
 
-    def land(self, spec: RunSpec, shard: int, table: pa.Table) -> None:
+    def land(self, spec: RunSpec, shard: int, table: pa.Table) -> bool:
         """Write the shard's part file, whole or not at all; when it is there already, it must be the same.
 
+        Returns:
+            Whether it is there: False when disk or store do not take it now.
+
         Raises:
-            LandingError: it cannot be written, or the name holds something else.
+            LandingError: the name holds something else.
         """
         failed = table.num_rows - table.column("error").null_count
         digest = content_digest(table)
         record = PartRecord(contract=contract_digest(spec), shard=shard, rows=table.num_rows, failed=failed, content_digest=digest)
-        land_part(self._folder, part_name(spec, shard), table, record)
+        try:
+            land_part(self.folder, part_name(spec, shard), table, record)
+        except (UnwritableError, OSError) as error:
+            logger.warning("run %s: shard %d cannot be landed here and goes through the broker: %s", self.run_id, shard, error)
+            return False
+        return True
+
+
+def _allowed(path: str, roots: tuple[Place, ...]) -> Place | None:
+    """The place below one of the roots; None where there is none. Links must not lead out of a root."""
+    try:
+        folder = place_of(path).resolve()
+    except InputError:
+        return None
+    return folder if any(is_below(folder, root) for root in roots) else None

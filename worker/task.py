@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from schemas.errors import (
     BackendError,
@@ -28,6 +27,7 @@ from worker.lease import Lease
 from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS, STALL_SECONDS
 from worker.redis_client import BROKER_ERRORS, make_client
+from worker.remote_path import Place
 from worker.reports import Fault, LiveReport, described
 from worker.shared_folder import SharedFolder
 
@@ -61,7 +61,7 @@ class ShardTask:
         give_up: Callable[[str], None] = lambda _: None,
         send_back: Callable[[ShardMessage], None] = lambda _: None,
         models: tuple[str, ...] = (),
-        roots: tuple[Path, ...] = (),
+        roots: tuple[Place, ...] = (),
         lease_seconds: float = LEASE_SECONDS,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
@@ -79,6 +79,7 @@ class ShardTask:
         self._send_back = send_back
         self._models = models
         self._roots = roots
+        self._folder: SharedFolder | None = None
         self._model: str | None = None
         self._class: str | None = None
         self._refused: str | None = None
@@ -241,11 +242,10 @@ class ShardTask:
 
     def _land_directly(self, ledger: Ledger, spec: RunSpec, shard: int, rows: bytes) -> bytes:
         """What is left to go through the broker: nothing, where this worker sees the dataset's folder."""
-        folder = SharedFolder.find(ledger.shared(), spec.run_id, self._roots)
-        if folder is None:
-            return rows
-        folder.land(spec, shard, table_from_bytes(rows))
-        return b""
+        path = ledger.shared()
+        if self._folder is None or (self._folder.path, self._folder.run_id) != (path, spec.run_id):
+            self._folder = SharedFolder.find(path, spec.run_id, self._roots)
+        return b"" if self._folder is not None and self._folder.land(spec, shard, table_from_bytes(rows)) else rows
 
     def _report(self, message: ShardMessage, lease: Lease, outcome: ShardOutcome, started: float, seconds: float) -> AttemptReport:
         return AttemptReport(

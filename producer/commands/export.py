@@ -1,19 +1,22 @@
 """`specmill export OUT --to FORMAT`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from producer.commands.place import PLACE
 
 EXPORTS = ("jsonl", "openai-batch", "chat", "sharegpt", "csv")
 
 
 @click.command(short_help="A dataset as JSON lines, OpenAI batch, chat, ShareGPT or CSV.")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PLACE)
 @click.option("--to", type=click.Choice(EXPORTS), required=True, help="The format.")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds, such as \"finish_reason = 'stop'\" (DuckDB's SQL).")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def export(out: Path, to: str, where: str | None, target: Path | None, force: bool) -> None:
+def export(out: Any, to: str, where: str | None, target: Path | None, force: bool) -> None:
     """Write the rows of the dataset OUT, in dataset order, in another format.
 
     \b

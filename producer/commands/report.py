@@ -1,18 +1,21 @@
 """`specmill report OUT`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from producer.commands.place import PLACE
 
 PAGE = "report.html"
 
 
 @click.command(short_help="What a dataset holds, in numbers and as a page with plots.")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PLACE)
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help=f"Where the page goes.  [default: OUT/{PAGE}]")
 @click.option("--no-html", is_flag=True, help="Numbers only.")
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object; writes no page unless --html is given.")
-def report(out: Path, page: Path | None, no_html: bool, as_json: bool) -> None:
+def report(out: Any, page: Any, no_html: bool, as_json: bool) -> None:
     """Print what the dataset OUT holds, finished or not, and write one self-contained HTML page with plots.
 
     Acceptance by depth, accepted lengths, calibration, speed of every worker over time, lengths, finish reasons, errors by kind, the
@@ -23,11 +26,13 @@ def report(out: Path, page: Path | None, no_html: bool, as_json: bool) -> None:
     import json
 
     from producer.report import Report
+    from worker.landing import written_whole
 
     found = Report.of_dataset(out)
     click.echo(json.dumps(found.json(), ensure_ascii=False) if as_json else found.text())
     if no_html or (as_json and page is None):
         return
     page = page or out / PAGE
-    page.write_text(found.html(), encoding="utf-8", errors="backslashreplace")
+    with written_whole(page) as file:
+        file.write(found.html().encode("utf-8", "backslashreplace"))
     click.echo(f"  page        {page}", err=as_json)

@@ -1,20 +1,21 @@
 """`specmill rerun OUT --out NEW`."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
 from producer.commands.long_command import LongCommand
+from producer.commands.place import PLACE
 from producer.run_options import BROKER_VARIABLE
 
 
 @click.command(cls=LongCommand, short_help="Make a dataset again from its manifest alone.")
-@click.argument("source", metavar="OUT", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The second dataset's folder.")
+@click.argument("source", metavar="OUT", type=PLACE)
+@click.option("--out", required=True, type=PLACE, help="The second dataset's folder.")
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")
 @click.option("--broker", metavar="URL", envvar=BROKER_VARIABLE, show_envvar=True, help="A shared broker instead of an embedded one.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-def rerun(source: Path, out: Path, workers: int, broker: str | None, quiet: bool) -> None:
+def rerun(source: Any, out: Any, workers: int, broker: str | None, quiet: bool) -> None:
     """Generate the dataset in OUT a second time, into --out, and compare the two.
 
     The settings come from the manifest and the prompts from the rows: the prompts file need not be there. On one backend class the part

@@ -1,18 +1,20 @@
 """`specmill show OUT --row ID`."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
+from producer.commands.place import PLACE
+
 
 @click.command(short_help="One row of a dataset: prompt, answer, and how speculation went.")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PLACE)
 @click.option("--row", "ids", metavar="ID", multiple=True, help="Record id; repeatable.  [default: one row at random]")
 @click.option("--sample", type=click.IntRange(min=0), help="Only this sample of the record.  [default: all of them]")
 @click.option("--where", metavar="SQL", help="The first row for which this holds instead, such as \"finish_reason = 'length'\".")
 @click.option("--origins", is_flag=True, help="Decode the row again here and colour its tokens: accepted, residual, bonus.")
 @click.option("--json", "as_json", is_flag=True, help="The row as one line of JSON.")
-def show(out: Path, ids: tuple[str, ...], sample: int | None, where: str | None, origins: bool, as_json: bool) -> None:
+def show(out: Any, ids: tuple[str, ...], sample: int | None, where: str | None, origins: bool, as_json: bool) -> None:
     """Show rows of the dataset OUT.
 
     With --origins, and model and head on this machine, tokens are coloured by where they came from: accepted drafts, residual tokens

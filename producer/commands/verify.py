@@ -1,10 +1,11 @@
 """`specmill verify OUT`."""
 
 import json
-from pathlib import Path
+from typing import Any
 
 import click
 
+from producer.commands.place import PLACE
 from producer.run_options import VERIFY_MODES
 from schemas.errors import SpecmillError
 
@@ -12,7 +13,7 @@ CANNOT_RUN = 2
 
 
 @click.command(short_help="Check that a dataset is what its manifest says.")
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", type=PLACE)
 @click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="Rows drawn at random.")
 @click.option("--all", "every", is_flag=True, help="Every row.")
 @click.option("--ids", metavar="ID", multiple=True, help="The rows of this record; repeatable.")
@@ -26,7 +27,7 @@ CANNOT_RUN = 2
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def verify(
-    out: Path,
+    out: Any,
     rows: int,
     every: bool,
     ids: tuple[str, ...],

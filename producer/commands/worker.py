@@ -1,10 +1,12 @@
 """`specmill worker --broker URL`, and `specmill worker install`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from producer.commands.long_command import LongGroup
+from producer.commands.place import PLACE
 from producer.run_options import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.quiet_hours import QuietHours
@@ -33,8 +35,9 @@ def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     "--shared",
     metavar="DIR",
     multiple=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="A folder that the coordinator sees under the same name: parts of `--shared` runs below it are written here and now; repeatable.",
+    type=PLACE,
+    help="A folder that the coordinator sees under the same name, or s3://BUCKET/FOLDER: parts of runs below it are written there, by this "
+    "machine; repeatable.",
 )
 @click.option("--quiet-hours", metavar="H-H", default="", callback=_hours, help="Local times without work, such as 9-17 or 22:30-6,12-13.")
 @click.option(
@@ -60,7 +63,7 @@ def worker(
     name: str | None,
     workers: int,
     models: tuple[str, ...],
-    shared: tuple[Path, ...],
+    shared: tuple[Any, ...],
     quiet_hours: str,
     stall_timeout: float,
     drain_timeout: float,
