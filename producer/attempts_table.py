@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from producer.attempts_log import attempts_table, read_journal
 from producer.local_side import journal_folder
 from schemas.errors import LandingError
-from worker.remote_path import Place, parquet_source
+from worker.remote_path import Place, listed, parquet_source
 
 LOG = "log"
 PHASES = ("load", "prefill", "draft", "verify", "commit", "other")
@@ -52,7 +52,7 @@ class Attempts:
         Raises:
             LandingError: a log file that cannot be read.
         """
-        tables = [_read(path) for path in sorted((out / LOG).glob("attempts-*.parquet"))]
+        tables = [_read(path) for path in listed(out / LOG, "attempts-*.parquet")]
         tables += [attempts_table(read_journal(path)) for path in sorted(journal_folder(out).glob("attempts-*.jsonl"))]
         table = pa.concat_tables(tables, promote_options="default").sort_by("started") if tables else attempts_table([])
         started = table["started"].cast(pa.int64()).to_numpy() / 1000

@@ -10,7 +10,7 @@ from producer.calibration import Calibration
 from producer.dataset import Dataset
 from producer.part_files import LOG
 from producer.run_summary import RunSummary
-from worker.remote_path import parquet_source
+from worker.remote_path import listed, parquet_source
 
 
 def calibration_lines(dataset: Dataset) -> tuple[list[str], bool]:
@@ -29,7 +29,7 @@ def _by_worker(dataset: Dataset) -> Iterable[tuple[str, Calibration]]:
     """The attempts log by worker and chip; only what landed is in it."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     columns = ["accepted", "expected_accepted", "accepted_variance"]
-    for path in sorted((dataset.out / LOG).glob("attempts-*.parquet")):
+    for path in listed(dataset.out / LOG, "attempts-*.parquet"):
         try:
             table = pq.read_table(parquet_source(path), columns=["worker", "chip", *columns])
         except (OSError, pa.ArrowInvalid):

@@ -8,7 +8,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import redis
@@ -38,6 +37,7 @@ from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client, masked
+from worker.remote_path import Place
 from worker.reports import Fault
 
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
@@ -58,7 +58,7 @@ class Coordinator:
     def __init__(
         self,
         spec: RunSpec,
-        out: Path,
+        out: Place,
         broker_url: str,
         shards: Shards,
         on_progress: Callable[[RunProgress], None] = lambda _: None,
@@ -274,7 +274,11 @@ class Coordinator:
                 return None
             rows, report = waiting
             self._backend_rule.check_result(report.worker, report.backend, self._ledger)
-            table = self._checked(shard, table_from_bytes(rows) if rows else self._folder.landed_part(shard))
+            part = None
+            if rows:
+                table = self._checked(shard, table_from_bytes(rows))
+            else:
+                part, table = self._folder.landed_part(shard, self._schema)
         except (BackendError, DecodeError, LandingError, pa.ArrowInvalid) as error:
             self._ledger.drop_result(shard)
             self._handle_fault(Fault(worker="-", shard=shard, kind="EngineError", message=f"shard {shard} came back unusable: {error}"))
@@ -285,7 +289,7 @@ class Coordinator:
         self._faults_in_row = 0
         if self._workers is not None:
             self._workers.note_landed(report.worker)
-        return FinishedShard(shard, table, report)
+        return FinishedShard(shard, table, report, part)
 
     def _checked(self, shard: int, table: pa.Table) -> pa.Table:
         expected = self.spec.shard_records(shard) * self.spec.samples

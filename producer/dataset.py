@@ -1,7 +1,6 @@
 """`Dataset`: a finished or unfinished dataset folder, opened for reading: its manifest and the tables of its part files."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from producer.run_lock import is_held
 from schemas.errors import InputError, LandingError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.tables import GENERATED_COLUMNS
+from worker.remote_path import Place, parquet_source
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Dataset:
         uncounted: a line for each file of an unfinished run that does not count.
     """
 
-    out: Path
+    out: Place
     manifest: Manifest
     uncounted: tuple[str, ...] = ()
 
     @classmethod
-    def open(cls, out: Path) -> "Dataset":
+    def open(cls, out: Place) -> "Dataset":
         """Read the manifest of a folder, and look for what has landed since where the run is unfinished.
 
         Raises:
@@ -64,7 +64,7 @@ class Dataset:
         goes_on = "the same `specmill run … --out` command, given again, goes on with the rest"
         return lines + ([] if state == "running" else [goes_on])
 
-    def path(self, shard: ShardRecord) -> Path:
+    def path(self, shard: ShardRecord) -> Place:
         """A part file's path."""
         return self.out / shard.file
 
@@ -75,7 +75,7 @@ class Dataset:
             LandingError: the file is missing or broken.
         """
         try:
-            return pq.ParquetFile(self.path(shard)).read(columns=columns)
+            return pq.ParquetFile(parquet_source(self.path(shard))).read(columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
             raise LandingError(f"{self.path(shard)} cannot be read: {error}") from error
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from producer.dataset import Dataset, row_name
 from producer.row_comparison import compare_rows, first_difference
 from producer.run_summary import RunSummary
 from schemas.wire import Json
+from worker.remote_path import Place
 
 SHOWN = 20
 Key = tuple[str, int]
@@ -46,8 +46,8 @@ class DatasetDiff:
         summaries: a line for each dataset: rows, tokens, lengths, acceptance.
     """
 
-    left: Path
-    right: Path
+    left: Place
+    right: Place
     settings: list[str] = field(default_factory=list)
     equal: int = 0
     same_tokens: int = 0
@@ -58,7 +58,7 @@ class DatasetDiff:
     summaries: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, left: Path, right: Path) -> "DatasetDiff":
+    def of(cls, left: Place, right: Place) -> "DatasetDiff":
         """Compare two folders; a part file of each is in memory at a time, and the place of every row of the right one.
 
         Raises:

@@ -5,15 +5,16 @@ The manifest is written every few seconds, so a session that was killed leaves p
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from producer.attempts_log import read_journal
-from producer.part_files import DATA, LOG, check_part, contract_digest, part_name
+from producer.local_side import journal_folder
+from producer.part_files import DATA, check_part, contract_digest, part_name
 from schemas.errors import LandingError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend
 from schemas.progress import AttemptReport
 from worker.landing import PartRecord
+from worker.remote_path import Place, listed
 
 UNKNOWN_BACKEND = Backend(device="-", chip="-", mlx="-", blas="", row_invariant=False)
 
@@ -31,20 +32,20 @@ class Landed:
     uncounted: tuple[str, ...]
 
 
-def find_landed(out: Path, manifest: Manifest) -> Landed:
+def find_landed(out: Place, manifest: Manifest) -> Landed:
     """Look through `OUT/data`; of a part that the manifest lists, only its presence is looked at.
 
     Args:
         out: the dataset's folder.
         manifest: what lies in it.
     """
-    listed = {shard.file: shard for shard in manifest.shards}
+    missing = {shard.file: shard for shard in manifest.shards}
     records: list[ShardRecord] = []
     uncounted: list[str] = []
     backends: dict[int, Backend] | None = None
     digest = contract_digest(manifest.spec)
-    for path in sorted((out / DATA).glob("*.parquet")):
-        known = listed.pop(f"{DATA}/{path.name}", None)
+    for path in listed(out / DATA, "*.parquet"):
+        known = missing.pop(f"{DATA}/{path.name}", None)
         if known is not None:
             records.append(known)
             continue
@@ -55,7 +56,7 @@ def find_landed(out: Path, manifest: Manifest) -> Landed:
             continue
         backends = backends_of(_journal(out)) if backends is None else backends
         records.append(shard_record(part, part_name(manifest.spec, part.shard), backends.get(part.shard, UNKNOWN_BACKEND)))
-    uncounted += [f"{out / file} is gone, though the manifest lists it" for file in listed]
+    uncounted += [f"{out / file} is gone, though the manifest lists it" for file in missing]
     return Landed(tuple(sorted(records, key=lambda record: record.shard)), tuple(uncounted))
 
 
@@ -69,10 +70,10 @@ def backends_of(reports: Iterable[AttemptReport]) -> dict[int, Backend]:
     return {report.shard: report.backend for report in reports}
 
 
-def _journal(out: Path) -> list[AttemptReport]:
+def _journal(out: Place) -> list[AttemptReport]:
     """What the sessions that are not closed have written down."""
     reports: list[AttemptReport] = []
-    for path in sorted((out / LOG).glob("attempts-*.jsonl")):
+    for path in sorted(journal_folder(out).glob("attempts-*.jsonl")):
         try:
             reports += read_journal(path)
         except FileNotFoundError:  # a session that goes on has made Parquet of it meanwhile

@@ -9,23 +9,24 @@ from worker.landing import TEMPORARY, PartRecord, read_part_record
 from worker.part_names import DATA as DATA
 from worker.part_names import contract_digest as contract_digest
 from worker.part_names import part_name as part_name
+from worker.remote_path import Place, listed, look_through
 
 LOG = "log"
 _PART = re.compile(r"part-(\d{5,})\.parquet")
 
 
-def read_parts(out: Path, spec: RunSpec) -> dict[int, PartRecord]:
+def read_parts(out: Place, spec: RunSpec) -> dict[int, PartRecord]:
     """Shard → footer of every part file that is there, each checked against the run.
 
     Raises:
         LandingError: a Parquet file in `data/` that is broken, foreign or of another run; it is named and left alone.
     """
     digest = contract_digest(spec)
-    parts = [check_part(path, spec, digest) for path in sorted((out / DATA).glob("*.parquet"))]
+    parts = look_through(listed(out / DATA, "*.parquet"), lambda path: check_part(path, spec, digest))
     return {part.shard: part for part in parts}
 
 
-def check_part(path: Path, spec: RunSpec, digest: str) -> PartRecord:
+def check_part(path: Place, spec: RunSpec, digest: str) -> PartRecord:
     """The footer of one part file, checked against the run.
 
     Args:
@@ -50,7 +51,7 @@ def check_part(path: Path, spec: RunSpec, digest: str) -> PartRecord:
     return record
 
 
-def remove_stale_files(out: Path) -> list[Path]:
+def remove_stale_files(out: Place) -> list[Place]:
     """Remove what an earlier session of ours left half-written under its temporary names; the caller holds the folder's lock."""
     stale = [
         path for folder in (out, out / DATA, out / LOG) if folder.is_dir() for path in folder.iterdir() if TEMPORARY.fullmatch(path.name)

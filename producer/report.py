@@ -14,6 +14,7 @@ from producer.row_detail import RowDetail, row_details
 from producer.run_summary import RunSummary, duration
 from schemas.errors import InputError
 from schemas.wire import Json
+from worker.remote_path import Place
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHARDS_LISTED = 10
@@ -65,7 +66,7 @@ class Report:
     highest: list[RowDetail]
 
     @classmethod
-    def of_dataset(cls, out: Path) -> "Report":
+    def of_dataset(cls, out: Place) -> "Report":
         """Read a dataset, finished or not.
 
         Raises:

@@ -4,7 +4,6 @@ import contextlib
 import shlex
 import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +22,7 @@ from producer.stop_signal import StopSignal
 from schemas.errors import InputError, ModelError
 from schemas.profile import ANY
 from schemas.tables import table_to_bytes
+from worker.remote_path import Place, RemotePath
 
 CARD = "README.md"
 
@@ -62,7 +62,7 @@ def _as_made(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def rerun(source: Path, out: Path, *, workers: int, broker: str | None, display: Display) -> bool:
+def rerun(source: Place, out: Place, *, workers: int, broker: str | None, display: Display) -> bool:
     """Make the dataset of `source` again in `out`, or go on with that.
 
     Args:
@@ -96,7 +96,8 @@ def rerun(source: Path, out: Path, *, workers: int, broker: str | None, display:
         stop = stack.enter_context(StopSignal(lambda: display.note("stopping; what has landed is kept"), display.close))
         lock = stack.enter_context(RunLock(out))
         broker_url = broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
-        local = stack.enter_context(LocalWorkers(workers, broker_url, lock.folder, WorkerSettings())) if workers else None
+        roots = (out,) if isinstance(out, RemotePath) else ()
+        local = stack.enter_context(LocalWorkers(workers, broker_url, lock.folder, WorkerSettings(roots=roots))) if workers else None
         coordinator = Coordinator(spec, out, broker_url, DatasetShards(dataset), display.update, workers=local, max_error_rate=1.0)
         manifest = coordinator.run(stop)
         display.close()

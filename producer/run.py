@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import redis
 
@@ -29,6 +28,7 @@ from schemas.manifest import Manifest
 from worker.engine import blas
 from worker.engine.scripted import is_scripted
 from worker.redis_client import make_client, masked
+from worker.remote_path import Place
 
 CARD = "README.md"
 
@@ -80,7 +80,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         source = ShardSource(plan.source)
         if options.auto_depth and plan.manifest is None:
             plan = _with_measured_depth(options, plan, source, display.note)
-        settings = WorkerSettings(stall_seconds=options.stall_timeout, roots=(options.out,) if options.shared else ())
+        settings = WorkerSettings(stall_seconds=options.stall_timeout, roots=(options.out,) if options.lands_directly else ())
         local = LocalWorkers(options.workers, broker_url, lock.folder, settings)
         workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()
@@ -92,7 +92,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
             show,
             workers=workers,
             max_error_rate=options.max_error_rate,
-            shared=options.shared,
+            shared=options.lands_directly,
             calibration=watch,
         )
         try:
@@ -110,7 +110,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
     return summary
 
 
-def _stopped(landed: int, total: int, shard_size: int, out: Path) -> str:
+def _stopped(landed: int, total: int, shard_size: int, out: Place) -> str:
     """What a stopped session has kept, and how it goes on."""
     whole = f"whole part files of {shard_size} prompts are kept, --shard-size makes them smaller"
     if not landed:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,8 +12,9 @@ import pyarrow.parquet as pq
 from producer.attempts_log import AttemptsLog
 from producer.certificate_file import certified_versions
 from producer.landed_parts import UNKNOWN_BACKEND, backends_of, shard_record
+from producer.local_side import journal_folder
 from producer.manifest_file import read_manifest, write_manifest
-from producer.part_files import DATA, LOG, contract_digest, part_name, read_parts, remove_stale_files
+from producer.part_files import DATA, LOG, check_part, contract_digest, part_name, read_parts, remove_stale_files
 from schemas.depth_trial import DepthTrial
 from schemas.errors import LandingError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
@@ -22,7 +22,8 @@ from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
-from worker.landing import PartRecord, land_part, read_part_record
+from worker.landing import PartRecord, land_part
+from worker.remote_path import Place, RemotePath, parquet_source
 
 LANDING_THREADS = 4
 MANIFEST_SECONDS = 3.0
@@ -37,13 +38,15 @@ class FinishedShard:
 
     Attributes:
         shard: its index.
-        table: its rows, schema `row_schema`.
+        table: its rows, schema `row_schema`; of a part that is there already their column `error` alone.
         report: what they cost and where they were computed.
+        part: what the part file says that its worker has landed itself, or None while the rows are still to be landed.
     """
 
     shard: int
     table: pa.Table
     report: AttemptReport
+    part: PartRecord | None = None
 
 
 class RunFolder:
@@ -54,13 +57,13 @@ class RunFolder:
         landed: rows and failed rows in them.
     """
 
-    def __init__(self, out: Path, spec: RunSpec) -> None:
+    def __init__(self, out: Place, spec: RunSpec) -> None:
         self.records: dict[int, ShardRecord] = {}
         self.landed = Tally()
         self._out = out
         self._spec = spec
         self._contract = contract_digest(spec)
-        self._log = AttemptsLog(out / LOG)
+        self._log = AttemptsLog(out / LOG, journal_folder(out))
         self._threads = ThreadPoolExecutor(LANDING_THREADS)  # a sync waits for the disk, and several wait no longer than one
         self._manifest_due = 0.0
         self._depth_trials: tuple[DepthTrial, ...] = ()
@@ -99,6 +102,8 @@ class RunFolder:
             self._remember(part, finished.report.backend)
 
     def _land_part(self, finished: FinishedShard) -> PartRecord:
+        if finished.part is not None:
+            return finished.part
         table = finished.table
         failed = table.num_rows - table.column("error").null_count
         digest = content_digest(table)
@@ -113,16 +118,29 @@ class RunFolder:
             self._log.append(report)
             self.records[report.shard] = replace(record, backend=report.backend)
 
-    def landed_part(self, shard: int) -> pa.Table:
-        """The rows of a part that its worker has landed here itself.
+    def landed_part(self, shard: int, schema: pa.Schema) -> tuple[PartRecord, pa.Table]:
+        """A part that its worker has landed here itself; its rows stay where they are.
+
+        Args:
+            shard: shard index.
+            schema: what its columns must be.
+
+        Returns:
+            What it says of itself, and the column `error`.
 
         Raises:
-            LandingError: it is not there, or not whole, or another run's.
+            LandingError: it is not there, not whole, another run's, or has other columns.
         """
         path = self._out / part_name(self._spec, shard)
-        if read_part_record(path).contract != self._contract:
-            raise LandingError(f"{path} belongs to another run; move it away")
-        return pq.read_table(path, memory_map=False).replace_schema_metadata(None)
+        part = check_part(path, self._spec, self._contract)
+        try:
+            file = pq.ParquetFile(parquet_source(path), memory_map=False)
+            found, errors = file.schema_arrow.remove_metadata(), file.read(columns=["error"])
+        except (OSError, pa.ArrowInvalid) as error:
+            raise LandingError(f"{path} cannot be read: {error}") from error
+        if not found.equals(schema):
+            raise LandingError(f"{path} has the columns {found.names}; expected {schema.names}")
+        return part, errors
 
     def write_manifest(self, status: str) -> Manifest:
         """Write `OUT/manifest.json` and return what it says."""
@@ -140,9 +158,16 @@ class RunFolder:
             self.write_manifest("running")
 
     def clear_up(self) -> None:
-        """Remove what workers that died have left half-written in a shared folder; every shard has landed."""
+        """Remove what workers that died have left half-written in a shared folder or a store; every shard has landed."""
         for path in remove_stale_files(self._out):
             logger.info("removed %s, left half-written by a worker", path)
+        if isinstance(self._out, RemotePath):
+            try:
+                dropped = self._out.drop_uploads()
+            except OSError as error:
+                logger.warning("uploads that a worker left unfinished stay: %s", error)
+            else:
+                logger.info("%d uploads dropped that a worker left unfinished", len(dropped))
 
     def close(self) -> None:
         """Turn the journal into Parquet."""

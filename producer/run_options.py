@@ -9,6 +9,7 @@ from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
 from worker.patience import STALL_SECONDS
+from worker.remote_path import Place, RemotePath
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
@@ -60,13 +61,13 @@ class RunOptions:
         limit: only so many records, the first ones.
         metrics_port: serve metrics for Prometheus there, or None.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
-        shared: workers that see `out` land parts in it themselves.
+        shared: workers that see `out` land parts in it themselves; in an object store they always do.
         backend: whose workers may compute shards, as `RunSpec.backend`; None is any, or what the run that is resumed has.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
     prompts: Path
-    out: Path
+    out: Place
     model: str = DEFAULT_MODEL
     mtp: str | None = None
     draft_model: str | None = None
@@ -113,6 +114,11 @@ class RunOptions:
             return self.depth
         drafts = self.mtp is not None or self.draft_model is not None or self.drafter is not None
         return DEFAULT_DEPTH if drafts else 0
+
+    @property
+    def lands_directly(self) -> bool:
+        """Whether workers that reach `out` land parts there themselves."""
+        return self.shared or isinstance(self.out, RemotePath)
 
     @property
     def resolved_drafter(self) -> str:

@@ -4,7 +4,6 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from producer.backend_rule import BackendRule
 from producer.manifest_file import read_manifest
@@ -18,6 +17,8 @@ from schemas.profile import ANY, ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
 from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
+from worker.part_names import DATA
+from worker.remote_path import Place
 
 UNIMPORTANT = (SCRATCH, ".DS_Store")
 
@@ -36,11 +37,12 @@ class RunPlan:
     spec: RunSpec
     manifest: Manifest | None
 
-    def complete(self, out: Path) -> bool:
+    def complete(self, out: Place) -> bool:
         """Whether nothing is left to do: the manifest says so and its part files are there."""
-        return (
-            self.manifest is not None and self.manifest.status == "complete" and all((out / s.file).exists() for s in self.manifest.shards)
-        )
+        if self.manifest is None or self.manifest.status != "complete":
+            return False
+        there = {f"{DATA}/{path.name}" for path in (out / DATA).glob("*.parquet")}
+        return all(shard.file in there for shard in self.manifest.shards)
 
     def backend_rule(self) -> BackendRule:
         """What `--backend` demands, with what has landed taken in.

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import redis
 
@@ -18,6 +17,7 @@ from schemas.run_spec import RunSpec
 from schemas.wire import Json
 from worker.ledger import Ledger
 from worker.redis_client import make_client
+from worker.remote_path import place_of
 from worker.reports import LiveReport
 
 OVER = ("complete", "cancelled", "stopped", "over")
@@ -119,7 +119,8 @@ class RunWatch:
             InputError: there is no such run.
             BrokerError: an id without a broker, or a broker that cannot be reached.
         """
-        self._out = Path(text) if Path(text).is_dir() else None
+        place = place_of(text)
+        self._out = place if place.is_dir() else None
         self._clock = clock
         self._meter = RateMeter()
         self._first: tuple[float, int] | None = None

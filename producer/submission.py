@@ -51,7 +51,7 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
             ledger.submit()
             ledger.open(spec, folder.records)
             rule.announce(ledger)
-            if options.shared:
+            if options.lands_directly:
                 ledger.share(str(options.out.resolve()))
             size = 0
             for shard in range(spec.shards):

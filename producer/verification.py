@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ from schemas.run_spec import RunSpec
 from schemas.tables import GENERATED_COLUMNS, table_from_bytes, table_to_bytes
 from worker.engine.client import EngineProcess
 from worker.engine.scripted import is_scripted
+from worker.remote_path import Place
 
 BATCH_ROWS = 64  # rows handed to the engine at once: fills its slots, and bounds what a stop has to wait for
 PROBABILITIES_SHOWN = 10  # differing rows whose two probabilities are looked up
@@ -61,7 +61,7 @@ class VerifyRequest:
     files: bool = True
 
 
-def verify(out: Path, request: VerifyRequest, display: StepDisplay | None = None) -> VerifyReport:
+def verify(out: Place, request: VerifyRequest, display: StepDisplay | None = None) -> VerifyReport:
     """Verify a dataset folder.
 
     Args:

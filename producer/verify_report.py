@@ -1,9 +1,9 @@
 """`VerifyReport`: what `specmill verify` found, as text, as JSON and as an exit code."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from schemas.wire import Json
+from worker.remote_path import Place
 
 Z_LIMIT = 5.0
 EQUAL, DIFFERENT, NOT_COMPARABLE = 0, 1, 3  # 2 is: it could not be tried
@@ -52,7 +52,7 @@ class VerifyReport:
         calibration_broken: whether one of them lies beyond 5.
     """
 
-    out: Path
+    out: Place
     rows_total: int
     files: int | None = None
     file_problems: list[str] = field(default_factory=list)

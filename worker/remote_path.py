@@ -198,6 +198,11 @@ def parquet_source(path: Place) -> Path | pa.NativeFile:
     return path.open_input() if isinstance(path, RemotePath) else path
 
 
+def listed(folder: Place, pattern: str) -> list[Place]:
+    """What a folder itself holds under such a name, in order; nothing where there is no such folder."""
+    return sorted(folder.glob(pattern), key=lambda path: path.name)
+
+
 def size_of(path: Place) -> int:
     """A file's size in bytes."""
     return path.size() if isinstance(path, RemotePath) else path.stat().st_size

@@ -8,6 +8,7 @@ import click
 
 from producer.commands.config_file import read_config
 from producer.commands.long_command import LongCommand
+from producer.commands.place import PLACE
 from producer.prompt_files import KINDS
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
 from producer.shard_size import MOST_RECORDS
@@ -83,9 +84,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 
 @click.command(cls=LongCommand, short_help="A prompts file to a Parquet dataset.")
 @click.argument("prompts", type=click.Path(path_type=Path, allow_dash=True), nargs=-1, required=True)
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="The dataset's folder; a run that it holds is resumed."
-)
+@click.option("--out", required=True, type=PLACE, help="The dataset's folder, or s3://BUCKET/FOLDER; a run that it holds is resumed.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--mtp", metavar="FILE", help="MTP head that drafts: a safetensors file, or a folder that holds one.")
 @click.option("--draft-model", metavar="MODEL", help="Smaller model of the same tokenizer that drafts, named like --model.")

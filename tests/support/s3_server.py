@@ -34,6 +34,11 @@ class S3Server:
         self._process.wait(20)
         self._process.stdout.close()
 
+    @property
+    def pid(self) -> int:
+        """Of the server's process."""
+        return self._process.pid
+
     def client(self) -> Any:
         """boto3's own view of it."""
         import boto3
