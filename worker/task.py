@@ -242,7 +242,7 @@ class ShardTask:
 
     def _land_directly(self, ledger: Ledger, spec: RunSpec, shard: int, rows: bytes) -> bytes:
         """What is left to go through the broker: nothing, where this worker sees the dataset's folder."""
-        path = ledger.shared()
+        path = ledger.shared() if self._roots else None
         if self._folder is None or (self._folder.path, self._folder.run_id) != (path, spec.run_id):
             self._folder = SharedFolder.find(path, spec.run_id, self._roots)
         return b"" if self._folder is not None and self._folder.land(spec, shard, table_from_bytes(rows)) else rows
