@@ -41,7 +41,7 @@ from worker.remote_path import Place
 from worker.reports import Fault
 
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
-LANDED_TOGETHER = 8  # results that wait share the disk's syncs
+LANDED_TOGETHER = 4  # results that wait share the disk's syncs
 WAIT_SECONDS = 0.2  # longest wait for a result; also how late a stop may be noticed
 PROGRESS_SECONDS = 0.25
 REFRESH_SECONDS = 60.0

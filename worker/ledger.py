@@ -75,9 +75,14 @@ class Ledger:
         text = cast("bytes | None", self._redis.get(self._key["spec"]))
         return None if text is None else RunSpec.from_json(text)
 
-    def blob(self, shard: int) -> bytes | None:
-        """The shard's input, if it is issued."""
-        return cast("bytes | None", self._redis.get(self._of("blob", shard)))
+    def job(self, shard: int) -> tuple[RunSpec, bytes] | None:
+        """The run's spec and the shard's input, asked for at once; None for a run that is over or a shard that is not issued.
+
+        Raises:
+            DecodeError: as `spec`.
+        """
+        text, blob = cast("list[bytes | None]", self._redis.mget(self._key["spec"], self._of("blob", shard)))
+        return None if text is None or blob is None else (RunSpec.from_json(text), blob)
 
     def claim(self, shard: int, token: str, lease_seconds: float) -> int:
         """Begin an attempt: count it and take the lease, in one step.

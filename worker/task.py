@@ -21,6 +21,7 @@ from schemas.shard import ShardMessage
 from schemas.tables import table_from_bytes
 from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
+from worker.feeder import CAREFUL_AFTER
 from worker.fleet import WorkerCard
 from worker.keep_awake import KeepAwake
 from worker.lease import Lease
@@ -148,13 +149,14 @@ class ShardTask:
         ledger = self._ledger = Ledger(self._client, message.run_id)
         shard = message.shard
         try:
-            spec = ledger.spec()
+            job = ledger.job(shard)
         except DecodeError as error:
             logger.error("shard %d of run %s refused: %s", shard, message.run_id, error)
             return self._fail(ledger, shard, error)
-        if spec is None or (blob := ledger.blob(shard)) is None:
+        if job is None:
             logger.info("shard %d of run %s is over or unknown: dropped", shard, message.run_id)
             return "dropped"
+        spec, blob = job
         if (wanted := self._wanted_of_others(ledger, spec)) is not None:
             return self._pass_on(message, wanted)
         started, start_clock = time.time(), time.perf_counter()
@@ -208,7 +210,7 @@ class ShardTask:
                 show(Tally())
                 job.load()
                 self._failed_starts, self._model = 0, spec.model.name
-                careful = ledger.is_careful(lease.shard)
+                careful = lease.attempt > CAREFUL_AFTER and ledger.is_careful(lease.shard)
                 outcome = job.careful(blob, ledger, proven=self._proven_in == spec.run_id) if careful else job.whole(blob)
             except RunCancelledError as error:
                 if lease.lost:

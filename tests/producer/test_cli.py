@@ -27,6 +27,14 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_help_imports_click_and_few_modules_of_ours():
+    foreign = "[name for name in sys.modules if name.partition('.')[0] not in sys.stdlib_module_names and not name.startswith('_')]"
+    code = f"import sys, producer.cli; print(*{foreign})"
+    names = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name.partition(".")[0] for name in names} <= {"click", "producer", "sampling", "schemas", "worker"}
+    assert len([name for name in names if not name.startswith("click")]) <= 60
+
+
 @pytest.mark.parametrize("words", [(), ("run",), ("worker",), ("demo",), ("model",), ("model", "fetch"), ("model", "path")])
 def test_every_command_has_help(words):
     result = specmill(*words, "--help")

@@ -189,5 +189,5 @@ def test_a_new_session_keeps_results_and_leases_and_forgets_attempts(ledger: Led
     ledger.open(session.make_spec(8, 1, run_id=ledger._prefix.removeprefix("run:")), done=[2, 7])
     assert ledger.states([0, 1, 2, 3]) == {0: "result", 1: "leased", 2: "absent", 3: "absent"}
     assert ledger.attempts(1) == 0
-    assert ledger.blob(2) is None
+    assert ledger.job(2) is None
     assert [ledger.claim(shard, "v/1", 5.0) for shard in (0, 1, 2, 3, 7)] == [0, 0, 0, 1, 0]
