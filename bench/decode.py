@@ -34,11 +34,12 @@ class Rate:
     note: str = ""
 
 
-def read_prompts(path: Path, column: str, count: int) -> list[str]:
-    """Evenly spaced prompts of a JSONL file, so that a file sorted by category is sampled evenly."""
+def read_prompts(path: Path, column: str, count: int, longest: int | None = None) -> list[str]:
+    """Evenly spaced prompts of a JSONL file of at most `longest` characters, so that a file sorted by category is sampled evenly."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    chosen = records[:: max(1, len(records) // count)][:count]
-    return [str(ColumnPath.parse(column).of(record)) for record in chosen]
+    prompts = [str(ColumnPath.parse(column).of(record)) for record in records]
+    prompts = [prompt for prompt in prompts if longest is None or len(prompt) <= longest]
+    return prompts[:: max(1, len(prompts) // count)][:count]
 
 
 def make_spec(args: argparse.Namespace, folder: Path, slots: int, depth: int) -> RunSpec:
