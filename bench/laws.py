@@ -8,14 +8,14 @@ this machine's products are not row-invariant, where nothing of the kind is prom
 """
 
 import argparse
+import json
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from decode import read_prompts
-
+from producer.column_path import ColumnPath
 from sampling.counter_rng import row_key
 from schemas.profile import ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
@@ -42,7 +42,7 @@ def main() -> int:
     from worker.engine.engine import Timings
     from worker.engine.mtp_engine import MTPEngine
 
-    prompts = read_prompts(arguments.file, arguments.column, arguments.prompts, arguments.longest)
+    prompts = read_prompts(arguments)
     requests = [Request(i, 0, row_key(0, str(i), 0), prompt, None, None) for i, prompt in enumerate(prompts)]
     base = make_spec(arguments)
     loaded = MTPEngine.load(base)
@@ -80,6 +80,15 @@ def main() -> int:
 def essence(row: Any) -> tuple[object, ...]:
     """What must agree."""
     return row.token_ids, row.logprobs, row.text, row.finish_reason, row.error
+
+
+def read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """Evenly spaced prompts, so that a file sorted by category is sampled evenly."""
+    column = ColumnPath.parse(arguments.column)
+    records = [json.loads(line) for line in arguments.file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    prompts = [str(column.of(record)) for record in records]
+    prompts = [prompt for prompt in prompts if arguments.longest is None or len(prompt) <= arguments.longest]
+    return prompts[:: max(1, len(prompts) // arguments.prompts)][: arguments.prompts]
 
 
 def make_spec(arguments: argparse.Namespace) -> RunSpec:
