@@ -55,7 +55,7 @@ def look_around(
         there = replace(spec.head, name=head or spec.head.name)
         spec = replace(spec, head=there)
         try:
-            drafter_problem = _files_problem("MTP head", there, head_ref(there.name))
+            drafter_problem = _files_problem("MTP head", there, head_ref(there.name, note))
         except HeadError as error:
             drafter_problem = f"the MTP head cannot be found here ({error}); --mtp says where it is"
     if spec.draft_model is not None:

@@ -17,6 +17,7 @@ from schemas.profile import ANY, ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
 from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
+from worker.engine.smollm2 import silent
 from worker.part_names import DATA
 from worker.remote_path import Place
 
@@ -100,15 +101,15 @@ def model_ref(name: str, note: Callable[[str], None]) -> ModelRef:
     return ModelRef(name, combined_digest(files), files)
 
 
-def head_ref(name: str) -> ModelRef:
-    """A head as named, with the digest of its files.
+def head_ref(name: str, note: Callable[[str], None] = silent) -> ModelRef:
+    """A head as named, with the digest of its files; `note` receives a line per step of a download.
 
     Raises:
         HeadError: there is no such head.
     """
     if is_scripted(name):
         return _scripted_ref(name)
-    files = digest_head(resolve_head(name))
+    files = digest_head(resolve_head(name, report=note))
     return ModelRef(name, combined_digest(files), files)
 
 
@@ -119,7 +120,7 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
         return RunSpec(
             run_id=uuid.uuid4().hex,
             model=model_ref(options.model, note),
-            head=None if options.mtp is None else head_ref(options.mtp),
+            head=None if options.mtp is None else head_ref(options.mtp, note),
             sampler=options.sampler,
             max_tokens=options.max_tokens,
             stop=options.stop,

@@ -57,7 +57,7 @@ class HeadFile:
             raise HeadError(f"{path} holds no MTP head of a known layout (specmill, qwen, deepseek, mimo); it holds {some} …")
         layout, prefix = recognised
         ours = renamed(layout, prefix, weights)
-        if layout.name == "qwen" and _is_raw_export(weights, path):
+        if layout.name == "qwen" and _is_raw_export(weights, metadata, path):
             ours = {name: tensor + 1.0 if name.endswith(ZERO_CENTRED) and tensor.ndim == 1 else tensor for name, tensor in ours.items()}
         return cls(
             layout=layout.name,
@@ -71,11 +71,12 @@ def _contract(metadata: dict[str, str], layout: HeadLayout) -> HeadContract:
     return HeadContract.from_json(metadata["contract"]) if "contract" in metadata else layout.contract
 
 
-def _is_raw_export(weights: dict[str, mx.array], path: Path) -> bool:
+def _is_raw_export(weights: dict[str, mx.array], metadata: dict[str, str], path: Path) -> bool:
     """Whether a Qwen head comes straight from the original repository, whose norms are stored zero-centred.
 
     Decided by where it lies, never by its values: the original repository keeps the convolutions of the trunk in torch's layout
-    ([C, 1, K]; converted ones are [C, K, 1]). A file without any trunk beside it counts as converted.
+    ([C, 1, K]; converted ones are [C, K, 1]). Where only those files of a folder are here that hold the head, torch's mark in their
+    metadata stands for that. A file without any trunk beside it counts as converted.
     """
     for name, tensor in weights.items():
         if name.endswith("conv1d.weight"):
@@ -86,7 +87,7 @@ def _is_raw_export(weights: dict[str, mx.array], path: Path) -> bool:
                 for name, tensor in _load(beside)[0].items():
                     if name.endswith("conv1d.weight"):
                         return bool(tensor.shape[-1] != 1)
-    return False
+    return path.is_dir() and metadata.get("format") == "pt"
 
 
 def _load(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

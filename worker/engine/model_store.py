@@ -19,7 +19,7 @@ from typing import BinaryIO
 from schemas.errors import HeadError, ModelError
 from schemas.wire import canonical_json
 from worker.engine import smollm2
-from worker.engine.hub import fetch_snapshot
+from worker.engine.hub import HEAD_TENSOR, fetch_head, fetch_snapshot, named_head_file
 from worker.engine.smollm2 import Report, silent
 from worker.engine.step_report import StepReport
 
@@ -27,7 +27,6 @@ SMOLLM2 = "smollm2-135m"
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
-HEAD_TENSOR = re.compile(r"(^|\.)mtp(_layers)?\.|\beh_proj\.|^(pre_fc_norm_|token_layernorm|ne\.weight)")  # one that only a head has
 DIGESTED = (
     "config.json",
     "generation_config.json",  # its end tokens decide where a row stops
@@ -80,19 +79,29 @@ def resolve_model(reference: str, *, offline: bool = False, report: Report = sil
     return _checked(fetch_snapshot(hub_id["repo"], hub_id["revision"], offline, report))
 
 
-def resolve_head(reference: str) -> Path:
+def resolve_head(reference: str, *, offline: bool = False, report: Report = silent) -> Path:
     """The safetensors file of an MTP head, or the model folder whose own weights include one.
 
     Args:
         reference: a local safetensors file, or a folder that holds one under one of the usual names (`HEAD_FILES`), under the name that
-            its config.json gives as `mlx_lm_extra_tensors.mtp_file`, or among its model's weights.
+            its config.json gives as `mlx_lm_extra_tensors.mtp_file`, or among its model's weights; or a Hugging Face id `owner/name`,
+            with `@revision` if wanted, of such a folder, of which no more is fetched than what holds the head.
+        offline: never touch the network; what is not on this disk is an error.
+        report: receives one line of plain text per step of a download.
 
     Raises:
         HeadError: nothing there, or not a safetensors file.
     """
     path = Path(reference).expanduser()
+    hub_id = HUB_ID.fullmatch(reference)
+    if not path.exists() and hub_id is not None and path.suffix != ".safetensors" and not reference.startswith("."):
+        try:
+            path = fetch_head(hub_id["repo"], hub_id["revision"], HEAD_FILES, offline, report)
+        except ModelError as error:
+            raise HeadError(str(error)) from error
     if path.is_dir():
-        candidates = [path / name for name in _named_head_files(path) + HEAD_FILES]
+        named = named_head_file(path)
+        candidates = [path / name for name in ((named,) if named is not None else ()) + HEAD_FILES]
         found = [candidate for candidate in candidates if candidate.is_file()]
         if not found:
             if head_files(path):
@@ -101,7 +110,8 @@ def resolve_head(reference: str) -> Path:
         path = found[0]
     elif not path.is_file():
         raise HeadError(
-            f"no MTP head at {path}: it must be a local safetensors file, or a folder that holds one of {', '.join(HEAD_FILES)}"
+            f"no MTP head at {path}: it must be a safetensors file, a folder that holds one of {', '.join(HEAD_FILES)}, "
+            "or a Hugging Face id like owner/name"
         )
     if not _is_safetensors(path):
         raise HeadError(f"{path} is not a safetensors file")
@@ -212,15 +222,6 @@ def _missing_shards(folder: Path) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index} is not a weight index: {error!r}") from error
     return sorted(name for name in names if not (folder / name).is_file())
-
-
-def _named_head_files(folder: Path) -> tuple[str, ...]:
-    """The head file that a model's config.json names, if any."""
-    try:
-        extra = json.loads((folder / "config.json").read_text(encoding="utf-8"))["mlx_lm_extra_tensors"]
-        return (str(extra["mtp_file"]),)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
 
 
 def _is_safetensors(path: Path) -> bool:
