@@ -6,7 +6,7 @@ from producer.manifest_file import CERTIFICATE, versions
 from schemas.certificate import Certificate
 from schemas.errors import DecodeError
 from worker.engine.model_store import cache_dir
-from worker.landing import temporary_name
+from worker.landing import written_whole
 
 
 def certificate_path() -> Path:
@@ -18,13 +18,12 @@ def write_certificate(certificate: Certificate) -> Path:
     """Replace the certificate, whole or not at all.
 
     Raises:
-        OSError: the cache cannot be written.
+        LandingError: the cache cannot be written.
     """
     path = certificate_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    temporary.write_text(certificate.to_json() + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with written_whole(path) as file:
+        file.write(f"{certificate.to_json()}\n".encode())
     return path
 
 

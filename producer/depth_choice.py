@@ -1,4 +1,4 @@
-"""`--depth auto`: measure what each depth is worth on this machine with the run's own first prompts, and freeze the best.
+"""`--depth auto`: what `specmill tune` found on this machine, else what each depth is worth with the run's own first prompts; frozen.
 
 Peers show why: with many rows side by side a draft can cost more than it saves, so plain decoding is always among the candidates.
 """
@@ -6,15 +6,52 @@ Peers show why: with many rows side by side a draft can cost more than it saves,
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from producer.tuned_profile_file import find_tuned
 from schemas.depth_trial import DepthTrial
 from schemas.errors import EngineError
 from schemas.run_spec import RunSpec
 from schemas.tables import table_from_bytes, table_to_bytes
+from schemas.tuned_profile import TunedProfile
 from worker.engine.client import EngineProcess, ShardOutcome
 
 CANDIDATES = (0, 1, 2, 3)
 TRIAL_TOKENS = 32  # longest completion of a trial; acceptance hardly depends on the place in a text
 ROUNDS = 2  # the best counts: what else runs on the machine only ever slows a round down
+
+
+def choose_depth(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, slots_given: bool) -> tuple[RunSpec, list[DepthTrial]]:
+    """The run with the fastest depth here, and what was measured.
+
+    Args:
+        spec: the run, with a drafter; its depth is ignored.
+        blob: the first shard, Arrow IPC.
+        note: receives a line per step.
+        slots_given: its slots stay; otherwise a tuned profile decides them too.
+
+    Raises:
+        EngineError, EngineCrashedError, ModelError, HeadError: as `measure_depths`.
+    """
+    tuned = _tuned(spec, note)
+    slots = spec.profile.slots if tuned is None or slots_given else tuned.slots
+    trials = list(tuned.at(slots)) if tuned is not None else []
+    if tuned is not None and trials:
+        note(f"`specmill tune` has measured {slots} slots here, at temperature {tuned.temperature:g} and top-p {tuned.top_p:g}")
+        depth = tuned.depth if slots == tuned.slots else best_depth(trials)
+    else:
+        if tuned is not None:
+            note(f"`specmill tune` has not measured {slots} slots")
+        trials = measure_depths(spec, blob, note)
+        depth = best_depth(trials)
+    note(f"depth {depth} is the fastest here with {slots} slots and stays for the whole run")
+    return replace(spec, profile=replace(spec.profile, slots=slots, depth=depth)), trials
+
+
+def _tuned(spec: RunSpec, note: Callable[[str], None]) -> TunedProfile | None:
+    process = EngineProcess()
+    try:
+        return find_tuned(spec, process.backend_class(spec), note)
+    finally:
+        process.close()
 
 
 def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, candidates: Sequence[int] = CANDIDATES) -> list[DepthTrial]:

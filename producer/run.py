@@ -11,7 +11,7 @@ from producer.calibration import CalibrationWatch
 from producer.certificate_file import certified_versions
 from producer.coordinator import Coordinator
 from producer.dataset_card import dataset_card, write_card
-from producer.depth_choice import best_depth, measure_depths
+from producer.depth_choice import choose_depth
 from producer.local_workers import LocalWorkers, WorkerSettings
 from producer.manifest_file import write_manifest
 from producer.metrics import RunMetrics, serve_metrics
@@ -141,9 +141,7 @@ def _warn_of_slow_blas() -> None:
 
 def _with_measured_depth(options: RunOptions, plan: RunPlan, source: ShardSource, note: Callable[[str], None]) -> RunPlan:
     """The plan with the fastest depth, frozen in the manifest together with what was measured."""
-    trials = measure_depths(plan.spec, source.blob(0), note)
-    spec = replace(plan.spec, profile=replace(plan.spec.profile, depth=best_depth(trials)))
-    note(f"depth {spec.profile.depth} is the fastest here and stays for the whole run")
+    spec, trials = choose_depth(plan.spec, source.blob(0), note, slots_given="slots" in options.given)
     write_manifest(options.out, Manifest(spec=spec, status="running", versions=certified_versions(), shards=(), depth_trials=tuple(trials)))
     return replace(plan, spec=spec)
 

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from producer.manifest_file import versions
+from schemas.depth_trial import DepthTrial
 from schemas.errors import EngineCrashedError, EngineError
 from schemas.run_spec import RunSpec
 from schemas.tables import blob_schema, table_to_bytes
+from schemas.tuned_profile import TunedProfile
 from schemas.wire import Json
 from worker.engine.client import EngineProcess
+
+ROUNDS = 2  # times that every slot is filled
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Measurement:
         tokens_per_cycle: mean completion tokens per cycle.
         acceptance: accepted share of the drafts at depth 1, 2, …
         peak_bytes: the engine's peak memory in bytes.
+        tokens: completion tokens.
+        backend: the backend class that it ran on.
         problem: why the cell could not be measured, or None.
     """
 
@@ -35,6 +42,8 @@ class Measurement:
     tokens_per_cycle: float = 0.0
     acceptance: tuple[float, ...] = ()
     peak_bytes: int = 0
+    tokens: int = 0
+    backend: str = ""
     problem: str | None = None
 
     def to_json(self) -> dict[str, Json]:
@@ -76,11 +85,45 @@ def best(cells: Sequence[Measurement]) -> Measurement | None:
     return min((cell for cell in measured if cell.rows_per_second >= 0.97 * fastest), key=lambda cell: (cell.slots, cell.depth))
 
 
+def tuned_profile(spec: RunSpec, cells: Sequence[Measurement]) -> TunedProfile | None:
+    """What `--depth auto` may use, or None: nothing drafts, or plain decoding was not among the candidates.
+
+    Args:
+        spec: as for `tune`.
+        cells: what it measured.
+    """
+    measured = sorted((cell for cell in cells if cell.rows_per_second > 0), key=lambda cell: (cell.slots, cell.depth))
+    fastest = best(measured)
+    if spec.head is None or fastest is None or any(not _has_plain(measured, cell.slots) for cell in measured):
+        return None
+    return TunedProfile(
+        model=spec.model.digest,
+        head=spec.head.digest,
+        dtype=spec.profile.dtype,
+        backend=fastest.backend,
+        specmill=versions()["specmill"],
+        temperature=spec.sampler.temperature,
+        top_p=spec.sampler.top_p,
+        slots=fastest.slots,
+        depth=fastest.depth,
+        trials=tuple(_trial(cell) for cell in measured),
+    )
+
+
+def _has_plain(cells: Sequence[Measurement], slots: int) -> bool:
+    return any(cell.slots == slots and cell.depth == 0 for cell in cells)
+
+
+def _trial(cell: Measurement) -> DepthTrial:
+    seconds = ROUNDS * cell.slots / cell.rows_per_second
+    return DepthTrial(cell.depth, cell.slots, cell.tokens, cell.tokens / seconds, cell.tokens_per_cycle)
+
+
 def _row(engine: EngineProcess, spec: RunSpec, prompts: Sequence[str], slots: Sequence[int], depth: int) -> Iterator[Measurement]:
     for count in slots:
         profile = dataclasses.replace(spec.profile, slots=count, depth=depth)
         try:
-            yield _measure(engine, dataclasses.replace(spec, profile=profile), [prompts[i % len(prompts)] for i in range(2 * count)])
+            yield _measure(engine, dataclasses.replace(spec, profile=profile), [prompts[i % len(prompts)] for i in range(ROUNDS * count)])
         except (EngineCrashedError, EngineError) as error:
             yield Measurement(count, depth, problem=str(error).partition("\n")[0])
 
@@ -101,4 +144,6 @@ def _measure(engine: EngineProcess, spec: RunSpec, prompts: list[str]) -> Measur
         tokens_per_cycle=tally.completion_tokens / tally.cycles if tally.cycles else 0.0,
         acceptance=tuple(accepted / drafted if drafted else 0.0 for accepted, drafted in pairs),
         peak_bytes=outcome.peak_bytes,
+        tokens=tally.completion_tokens,
+        backend=outcome.backend.class_name or "",
     )

@@ -1,4 +1,4 @@
-"""`DepthTrial`: what one depth was worth when a run with `--depth auto` measured it before its first shard."""
+"""`DepthTrial`: what one depth was worth, measured by `specmill tune` or by a run with `--depth auto` before its first shard."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from schemas.wire import Wire
 
 @dataclass(frozen=True)
 class DepthTrial(Wire):
-    """One depth on the run's own prompts.
+    """One depth on some prompts; the run's own where it measured itself.
 
     Attributes:
         depth: K.

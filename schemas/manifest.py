@@ -41,7 +41,8 @@ class Manifest(Wire):
         versions: library → version, of the coordinator that wrote the file; `certificate` is the digest of what `specmill doctor` found
             there, if it was run.
         shards: landed shards in ascending order.
-        depth_trials: what `--depth auto` measured before it froze `spec.profile.depth`; empty when the depth was given.
+        depth_trials: what `--depth auto` measured, or `specmill tune` for it, before `spec.profile.depth` was frozen; empty when the depth
+            was given.
     """
 
     spec: RunSpec

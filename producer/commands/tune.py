@@ -41,12 +41,16 @@ def tune(
 ) -> None:
     """Measure a grid of slots and depths on a few prompts and say which options are the fastest here.
 
+    With a head, and depth 0 in the grid, the result is kept in the cache folder: `specmill run --depth auto` uses it on this machine for
+    the same model, head, dtype and mlx version.
+
     Slots and depth belong to what a dataset is a function of on machines that are not row-invariant: choose them once, before a run.
     """
     from producer.commands.demo import examples_file
     from producer.run_plan import head_ref, model_ref
-    from producer.tune import best
+    from producer.tune import best, tuned_profile
     from producer.tune import tune as measure
+    from producer.tuned_profile_file import write_tuned
     from schemas.run_spec import RunSpec
 
     if mtp is None and any(depths):
@@ -84,10 +88,14 @@ def tune(
     grid = depths or ((0, 1, 2, 3) if mtp is not None else (0,))
     cells = measure(spec, texts, sorted(set(slots)), sorted(set(grid)), lambda cell: None if as_json else click.echo(_line(cell)))
     fastest = best(cells)
+    profile = tuned_profile(spec, cells)
+    path = write_tuned(profile) if profile is not None else None
     if as_json:
-        click.echo(json.dumps({"cells": [cell.to_json() for cell in cells], "best": fastest.to_json() if fastest is not None else None}))
+        found = {"cells": [cell.to_json() for cell in cells], "best": fastest.to_json() if fastest is not None else None}
+        click.echo(json.dumps({**found, "profile": str(path) if path is not None else None}))
     elif fastest is not None:
         click.echo(f"fastest: --slots {fastest.slots} --depth {fastest.depth}")
+        click.echo(f"kept for --depth auto: {path}" if path is not None else "not kept for --depth auto: it needs a head, and depth 0 too")
     if fastest is None:
         raise click.exceptions.Exit(1)
 
