@@ -17,7 +17,7 @@ from schemas import errors, tables
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
-EXECUTED = ("first-dataset.md", "inputs-and-outputs.md")
+EXECUTED = ("first-dataset.md", "inputs-and-outputs.md", "forms.md")
 CHECKOUT = (ROOT / "mkdocs.yml").exists()
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="not a checkout")
 
