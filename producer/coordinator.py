@@ -240,6 +240,7 @@ class Coordinator:
             self._land([FinishedShard(shard, table, report)])
             self._quarantine.landed.append(shard)
             return
+        self._tracker.count("retries")
         # The source may have been asked long ago, and the blob may be gone with the broker's memory.
         self._feeder.send_again(self._ledger, shard, self._shards.blob(shard))
 
@@ -309,6 +310,7 @@ class Coordinator:
     def _handle_fault(self, fault: Fault) -> None:
         if fault.kind == EngineCrashedError.__name__:
             logger.warning("worker %s: shard %d: %s", fault.worker, fault.shard, fault.message)
+            self._tracker.count("engine_restarts")
             self._quarantine.note_death(fault.shard, f"worker {fault.worker}: {fault.message}", self._ledger.attempts(fault.shard))
         elif fault.kind != RunCancelledError.__name__:  # that is a worker which was told to end
             self._faults_in_row += 1
@@ -364,6 +366,7 @@ class Coordinator:
         self._land_results(findings.finished)
         for shard in findings.lost:
             logger.warning("shard %d was lost with its worker or its message; handed out again", shard)
+            self._tracker.count("lease_losses")
             self._retry(shard)
         self._waiting_note.look()
 

@@ -34,10 +34,12 @@ class WorkerSettings:
     name: str | None = None
     roots: tuple[Place, ...] = ()
     quiet_hours: str = ""
+    metrics_port: int | None = None
 
-    def words(self) -> list[str]:
-        """The settings as options of `python -m worker.main`."""
+    def words(self, index: int) -> list[str]:
+        """The settings of worker number `index`, from 0, as options of `python -m worker.main`; each has a metrics port of its own."""
         words = [f"--lease-seconds={self.lease_seconds}", f"--stall-timeout={self.stall_seconds}", f"--drain-seconds={self.drain_seconds}"]
+        words += [f"--metrics-port={self.metrics_port + index}"] if self.metrics_port is not None else []
         words += [f"--shared={root}" for root in self.roots] + ([f"--quiet-hours={self.quiet_hours}"] if self.quiet_hours else [])
         return words + [f"--model={model}" for model in self.models] + ([f"--name={self.name}"] if self.name else [])
 
@@ -163,7 +165,7 @@ class LocalWorkers:
             log = None if slot.log is None else stack.enter_context(_opened(slot.log))
             slot.process = subprocess.Popen(
                 # -P: the user's folder must not lend us a module named like one of ours.
-                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", *self._settings.words()],
+                [sys.executable, "-P", "-m", "worker.main", "--die-with-parent", *self._settings.words(self._slots.index(slot))],
                 env={**os.environ, BROKER_VARIABLE: self._broker_url},
                 stdin=subprocess.PIPE,
                 stdout=log,

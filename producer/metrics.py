@@ -1,16 +1,19 @@
 """`RunMetrics`: a run's numbers for Prometheus, at `/metrics` on loopback while the session lasts."""
 
-import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from producer.run_progress import RunProgress
-from schemas.errors import SpecmillError
+from worker.metrics import counter, tally_metrics
 
-ADDRESS = "127.0.0.1"
+EVENTS = {
+    "retries": "Shards handed out again.",
+    "lease_losses": "Shards lost with their worker or their message.",
+    "engine_restarts": "Engines that died and were started again.",
+}
 
 
 class RunMetrics(Collector):
@@ -29,7 +32,7 @@ class RunMetrics(Collector):
         progress = self._progress
         if progress is None:
             return
-        tally = progress.tally
+        labels = {"run": self._run}
         gauges = {
             "rows": ("Rows by state.", {"ok": progress.rows_ok, "failed": progress.rows_failed, "total": progress.rows_total}),
             "shards": ("Shards by state.", {"landed": progress.shards_done, "issued": progress.in_flight, "total": progress.shards_total}),
@@ -43,44 +46,13 @@ class RunMetrics(Collector):
         yield self._gauge("tokens_per_second", "Completion tokens per second of the session.", progress.tokens_per_second)
         if progress.eta_seconds is not None:
             yield self._gauge("eta_seconds", "Estimated seconds to the end.", progress.eta_seconds)
-        tokens = CounterMetricFamily("specmill_tokens", "Tokens, by what they are.", labels=["run", "kind"])
-        tokens.add_metric([self._run, "completion"], tally.completion_tokens)
-        tokens.add_metric([self._run, "prompt"], tally.prompt_tokens)
-        yield tokens
-        cycles = CounterMetricFamily("specmill_cycles", "Draft-verify-commit cycles.", labels=["run"])
-        cycles.add_metric([self._run], tally.cycles)
-        yield cycles
-        for name, counts in (("drafted", tally.drafted_by_depth), ("accepted", tally.accepted_by_depth)):
-            drafts = CounterMetricFamily(f"specmill_{name}", f"Drafts {name}, by depth.", labels=["run", "depth"])
-            for depth, count in enumerate(counts, 1):
-                drafts.add_metric([self._run, str(depth)], count)
-            yield drafts
-        expected = CounterMetricFamily("specmill_expected_accepted", "Sum of the judged drafts' acceptance probabilities.", labels=["run"])
-        expected.add_metric([self._run], tally.expected_accepted)
-        yield expected
+        yield from tally_metrics("specmill_", labels, progress.tally)
+        yield self._gauge("queue_depth", "Shards that wait for a worker.", progress.queued)
+        events = asdict(progress.events)
+        for name, text in EVENTS.items():
+            yield counter(f"specmill_{name}", text, labels, {"": events[name]})
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"specmill_{name}", text, labels=["run"])
         family.add_metric([self._run], value)
         return family
-
-
-@contextlib.contextmanager
-def serve_metrics(metrics: RunMetrics, port: int) -> Iterator[None]:
-    """Answer at `http://127.0.0.1:port/metrics` until the block ends.
-
-    Raises:
-        SpecmillError: the port is taken.
-    """
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    try:
-        server, thread = start_http_server(port, addr=ADDRESS, registry=registry)
-    except OSError as error:
-        raise SpecmillError(f"cannot serve metrics on {ADDRESS}:{port}: {error.strerror}; --metrics-port takes another one") from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

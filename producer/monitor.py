@@ -2,12 +2,12 @@
 
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from producer.free_port import check_port
 from schemas.errors import SpecmillError
 from worker.app import make_app
 from worker.engine.model_store import cache_dir
@@ -37,7 +37,7 @@ def run_monitor(broker_url: str, address: str, port: int, folder: Path | None, s
         import flower  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise SpecmillError("specmill monitor needs Flower: pip install 'specmill[monitor]'") from error
-    _check_port(address, port)
+    check_port(address, port, "--port")
     folder = folder or cache_dir() / "monitor"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # the history is a pickle: whoever may write it may run code as us
@@ -59,12 +59,3 @@ def _leave_in_time() -> None:
     threading.main_thread().join()
     time.sleep(LEAVE_SECONDS)
     os._exit(0)
-
-
-def _check_port(address: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise SpecmillError(f"cannot listen on {address}:{port}: {error.strerror}; --port takes another one") from error

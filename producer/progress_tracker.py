@@ -1,9 +1,10 @@
 """`ProgressTracker`: landed reports and live reports of workers, added up into `RunProgress`."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping
 
-from producer.run_progress import Counts, RunProgress, WorkerView
+from producer.run_progress import Counts, Events, RunProgress, WorkerView
 from schemas.progress import AttemptReport, Tally
 from worker.reports import LiveReport
 
@@ -23,6 +24,7 @@ class ProgressTracker:
         self._resumed = resumed
         self._landed = Tally()
         self._live: dict[str, tuple[LiveReport, float]] = {}
+        self._events: Counter[str] = Counter()
 
     def landed(self, report: AttemptReport) -> None:
         """A shard has landed."""
@@ -30,6 +32,10 @@ class ProgressTracker:
         if self._first_work is None:
             # Its whole work lies before this moment: count from when it began, model loading aside.
             self._first_work = self._clock() - max(0.0, report.seconds - report.load_seconds)
+
+    def count(self, event: str) -> None:
+        """One more of a field of `Events`."""
+        self._events[event] += 1
 
     def heard(self, live: Mapping[str, LiveReport]) -> None:
         """The workers' present live reports."""
@@ -84,6 +90,8 @@ class ProgressTracker:
             elapsed=now - self._began,
             workers=workers,
             phase=ending or phase,
+            queued=len(set(issued) - {view.shard for view in workers}),
+            events=Events(**self._events),
         )
 
     def _reading_left(self, live: Tally, now: float) -> float | None:

@@ -14,7 +14,7 @@ from producer.dataset_card import dataset_card, write_card
 from producer.depth_choice import choose_depth
 from producer.local_workers import LocalWorkers, WorkerSettings
 from producer.manifest_file import write_manifest
-from producer.metrics import RunMetrics, serve_metrics
+from producer.metrics import RunMetrics
 from producer.progress_display import Display, log_to
 from producer.run_lock import RunLock
 from producer.run_options import RunOptions
@@ -27,6 +27,7 @@ from schemas.errors import BrokerError, SpecmillError
 from schemas.manifest import Manifest
 from worker.engine import blas
 from worker.engine.scripted import is_scripted
+from worker.metrics import serve_metrics
 from worker.redis_client import make_client, masked
 from worker.remote_path import Place
 

@@ -45,6 +45,21 @@ class WorkerView:
 
 
 @dataclass(frozen=True)
+class Events:
+    """What went wrong and was put right in this session.
+
+    Attributes:
+        retries: shards handed out again.
+        lease_losses: shards lost with their worker or their message; each is handed out again too.
+        engine_restarts: engines that died of a shard; their workers start another.
+    """
+
+    retries: int = 0
+    lease_losses: int = 0
+    engine_restarts: int = 0
+
+
+@dataclass(frozen=True)
 class RunProgress:
     """A run at one moment.
 
@@ -61,6 +76,8 @@ class RunProgress:
         elapsed: seconds since the session began.
         workers: every worker that was heard of lately, by name.
         phase: one of `PHASES`.
+        queued: shards handed out that no worker has begun, as far as is known.
+        events: what went wrong and was put right.
     """
 
     rows_total: int
@@ -75,3 +92,5 @@ class RunProgress:
     elapsed: float
     workers: tuple[WorkerView, ...]
     phase: str
+    queued: int = 0
+    events: Events = Events()

@@ -22,6 +22,7 @@ from worker.app import FRESH_PRIORITY, TASK, make_app
 from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
 from worker.keeper import Keeper
+from worker.metrics import WorkerMetrics, serve_metrics
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.patient_output import outliving_readers
 from worker.quiet_hours import QuietHours
@@ -56,6 +57,7 @@ def run_worker(
     models: tuple[str, ...] = (),
     roots: tuple[Place, ...] = (),
     quiet_hours: QuietHours = NO_QUIET_HOURS,
+    metrics_port: int | None = None,
     level: int = logging.INFO,
 ) -> int:
     """Serve shards until SIGTERM or SIGINT; call it from the main thread.
@@ -72,6 +74,7 @@ def run_worker(
         models: names of the models that it may load; none means any. Shards of others are left to other workers.
         roots: folders and places in object stores below which it may land parts itself.
         quiet_hours: local times at which it takes no shard; what it has when they begin it finishes.
+        metrics_port: serve metrics for Prometheus there, on loopback; None serves none.
         level: logging level.
 
     Returns:
@@ -79,6 +82,7 @@ def run_worker(
 
     Raises:
         BrokerError: not a broker address.
+        SpecmillError: the metrics' port is taken.
     """
     set_up_logging(broker_url, level)
     ending = _Ending(drain_seconds)
@@ -103,23 +107,30 @@ def run_worker(
     ending.watch(task, engine, keeper, parent=die_with_parent)
     _register(app, task)
     logger.info("worker %s takes shards from %s", name, masked(broker_url))
+    metrics = WorkerMetrics(name, task.counts, lambda: engine.starts, lambda: task.busy)
     try:
-        while not ending.is_set():
-            task.resting = quiet_hours.include(time.localtime())
-            if task.resting:
-                ending.wait(REST_SECONDS)
-                continue
-            _serve(app)
-            if not ending.is_set() and not quiet_hours.include(time.localtime()):
-                # A payload that is no message kills Celery's consumer; the engine and its model stay.
-                logger.warning("the consumer ended by itself; it starts again in %.0f s", RESTART_SECONDS)
-                ending.wait(RESTART_SECONDS)
+        with serve_metrics(metrics, metrics_port) if metrics_port is not None else contextlib.nullcontext():
+            _take_shards(app, task, ending, quiet_hours)
     finally:
         keeper.leave()
         task.close()
         engine.close()
         ending.done()
     return ending.code
+
+
+def _take_shards(app: Celery, task: ShardTask, ending: "_Ending", quiet_hours: QuietHours) -> None:
+    """One life of the Celery part after another, until the end is wished."""
+    while not ending.is_set():
+        task.resting = quiet_hours.include(time.localtime())
+        if task.resting:
+            ending.wait(REST_SECONDS)
+            continue
+        _serve(app)
+        if not ending.is_set() and not quiet_hours.include(time.localtime()):
+            # A payload that is no message kills Celery's consumer; the engine and its model stay.
+            logger.warning("the consumer ended by itself; it starts again in %.0f s", RESTART_SECONDS)
+            ending.wait(RESTART_SECONDS)
 
 
 def _serve(app: Celery) -> None:
@@ -276,6 +287,7 @@ def main() -> None:
     parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS)
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--quiet-hours", type=QuietHours.parse, default=NO_QUIET_HOURS)
+    parser.add_argument("--metrics-port", type=int)
     parser.add_argument("--shared", action="append", type=place_of, default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
@@ -292,6 +304,7 @@ def main() -> None:
             models=tuple(arguments.model),
             roots=tuple(arguments.shared),
             quiet_hours=arguments.quiet_hours,
+            metrics_port=arguments.metrics_port,
         )
     sys.exit(code)
 

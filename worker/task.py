@@ -31,6 +31,7 @@ from worker.redis_client import BROKER_ERRORS, make_client
 from worker.remote_path import Place
 from worker.reports import Fault, LiveReport, described
 from worker.shared_folder import SharedFolder
+from worker.worker_counts import WorkerCounts
 
 LAND_PATIENCE_SECONDS = 600.0  # how long a finished shard waits for a broker that is away
 FAULT_PAUSE_SECONDS = 0.5  # after the first fault in a row; doubles, so that one broken worker does not starve the others
@@ -49,6 +50,7 @@ class ShardTask:
     Attributes:
         busy: whether a message is in work.
         calls: messages so far.
+        counts: what came of them.
         resting: set while the worker keeps its quiet hours; for its card.
     """
 
@@ -94,6 +96,7 @@ class ShardTask:
         self._beat = 0
         self._faults_in_row = 0
         self._ledger: Ledger | None = None
+        self.counts = WorkerCounts()
         self.busy = False
         self.calls = 0
         self.resting = False
@@ -111,14 +114,16 @@ class ShardTask:
             logger.warning("message dropped: %s", error)
             return "dropped"
         self.busy = True
+        outcome = "dropped"
         try:
-            return self._work(message)
+            outcome = self._work(message)
         except BROKER_ERRORS as error:
             logger.warning("shard %d dropped, the broker is away: %s", message.shard, error)
-            return "dropped"
         finally:
+            self.counts.end(outcome)
             self._in_work = None
             self.busy = False
+        return outcome
 
     def card(self, keeps: tuple[str, ...]) -> WorkerCard:
         """What this worker says of itself; called from another thread."""
@@ -165,6 +170,7 @@ class ShardTask:
         if lease is None:
             return "skipped"
         self._in_work, self._refused, self._refusals_in_row = message, None, 0
+        self.counts.begin(lease.attempt)
         try:
             outcome = self._generate(ledger, lease, spec, blob)
             report = self._report(message, lease, outcome, started, time.perf_counter() - start_clock)
@@ -195,6 +201,7 @@ class ShardTask:
 
     def _generate(self, ledger: Ledger, lease: Lease, spec: RunSpec, blob: bytes) -> ShardOutcome:
         def show(tally: Tally) -> None:
+            self.counts.progress(tally)
             try:
                 ledger.report_live(self._worker, self._live(lease.shard, tally))
             except BROKER_ERRORS as error:
@@ -216,6 +223,7 @@ class ShardTask:
                 if lease.lost:
                     raise LeaseLostError(f"another worker holds shard {lease.shard}, or it has landed") from error
                 raise
+        self.counts.progress(outcome.tally)
         self._backend, self._class = outcome.backend, outcome.backend.class_name
         if outcome.tally.rows > outcome.tally.failed:
             self._proven_in = spec.run_id

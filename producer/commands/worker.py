@@ -54,6 +54,11 @@ def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     show_default=True,
     help="Seconds that SIGTERM or Ctrl-C leaves to the shard in work before it is given back.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Serve metrics for Prometheus at 127.0.0.1:PORT/metrics; of several workers each has a port of its own, from this one on.",
+)
 @click.option("--lease-seconds", type=float, default=LEASE_SECONDS, hidden=True)  # tests shorten it on both sides
 @click.pass_context
 def worker(
@@ -67,6 +72,7 @@ def worker(
     quiet_hours: str,
     stall_timeout: float,
     drain_timeout: float,
+    metrics_port: int | None,
     lease_seconds: float,
 ) -> None:
     """Generate shards for whatever runs the broker has.
@@ -81,13 +87,17 @@ def worker(
     if context.invoked_subcommand is not None:
         context.obj = broker, _words(context), drain_timeout
         return
+    from producer.free_port import check_port
     from producer.local_workers import WorkerSettings
     from producer.worker_supervisor import WorkerSupervisor
     from worker.main import set_up_logging
+    from worker.metrics import ADDRESS as METRICS_ADDRESS
 
     set_up_logging(broker)
     named = tuple(model for text in models for model in text.split(",") if model)
-    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared, quiet_hours)
+    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared, quiet_hours, metrics_port)
+    for port in range(metrics_port, metrics_port + workers) if metrics_port is not None else ():
+        check_port(METRICS_ADDRESS, port, "--metrics-port")
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
 
 

@@ -62,6 +62,7 @@ class EngineProcess:
         self._frames: queue.Queue[tuple[dict[str, Any], bytes] | None] = queue.Queue()
         self._last_lines: collections.deque[str] = collections.deque(maxlen=STDERR_LINES)
         self._stderr_pump: threading.Thread | None = None
+        self.starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -181,6 +182,7 @@ class EngineProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "worker.engine.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self.starts += 1
         self._frames = queue.Queue()
         self._last_lines.clear()
         assert self._process.stdout is not None
