@@ -31,11 +31,11 @@ import mlx.core as mx  # noqa: E402
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
-from producer.calibration import Calibration  # noqa: E402
 from sampling import SamplerConfig, batched  # noqa: E402
 from sampling.counter_rng import Purpose  # noqa: E402
 from sampling.g_test import FALSE_ALARM, chance_of  # noqa: E402
 from schemas.profile import ExecutionProfile  # noqa: E402
+from worker.calibration import Calibration  # noqa: E402
 from worker.engine.checkup import PROMPT, TOKENS, TinyEngine, decisions, enumerate_completions  # noqa: E402
 from worker.engine.completion import Completion  # noqa: E402
 from worker.engine.static_cache import StaticCache  # noqa: E402

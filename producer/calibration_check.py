@@ -6,10 +6,10 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from producer.calibration import Calibration
 from producer.dataset import Dataset
 from producer.part_files import LOG
 from producer.run_summary import RunSummary
+from worker.calibration import Calibration
 from worker.remote_path import listed, parquet_source
 
 

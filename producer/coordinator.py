@@ -14,13 +14,10 @@ import redis
 from kombu.exceptions import OperationalError
 
 from producer.backend_rule import BackendRule
-from producer.calibration import CalibrationWatch
-from producer.error_rate import ErrorRate
 from producer.local_workers import LocalWorkers
 from producer.progress_tracker import ProgressTracker
 from producer.quarantine import Quarantine, hopeless_error, quarantine_report
 from producer.run_folder import FinishedShard, RunFolder
-from producer.run_options import DEFAULT_MAX_ERROR_RATE
 from producer.run_progress import Counts, RunProgress
 from producer.shards import Shards
 from producer.waiting_note import WaitingNote
@@ -28,7 +25,9 @@ from schemas.errors import BackendError, BrokerError, DecodeError, EngineCrashed
 from schemas.manifest import Manifest
 from schemas.run_spec import RunSpec
 from schemas.tables import row_schema, table_from_bytes
-from worker.app import FRESH_PRIORITY, make_app
+from worker.app import PRIORITIES, make_app
+from worker.calibration import CalibrationWatch
+from worker.error_rate import DEFAULT_MAX_ERROR_RATE, ErrorRate, failures_of
 from worker.error_rows import error_rows
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet
@@ -39,6 +38,7 @@ from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client, masked
 from worker.remote_path import Place
 from worker.reports import Fault
+from worker.run_terms import RunTerms
 
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
 LANDED_TOGETHER = 4  # results that wait share the disk's syncs
@@ -68,6 +68,7 @@ class Coordinator:
         shared: bool = False,
         lease_seconds: float = LEASE_SECONDS,
         calibration: CalibrationWatch | None = None,
+        priority: str = PRIORITIES[1],
     ) -> None:
         """Args.
 
@@ -82,6 +83,7 @@ class Coordinator:
             max_error_rate: largest share of failed rows, 0 to 1, judged after the first few.
             lease_seconds: the workers' lease time.
             calibration: ends the session when an engine contradicts itself; None lets it go on.
+            priority: of the run among those of the broker, one of `worker.app.PRIORITIES`.
         """
         self.spec = spec
         self._folder = RunFolder(out, spec)
@@ -96,7 +98,8 @@ class Coordinator:
         self._client = make_client(broker_url)
         self._ledger = Ledger(self._client, spec.run_id)
         self._app = make_app(broker_url)
-        self._feeder = Feeder(self._app, spec.run_id)
+        self._feeder = Feeder(self._app, spec.run_id, priority)
+        self._terms = RunTerms(priority, max_error_rate, calibration is not None)
         self._fleet = Fleet(self._client)
         self._lock = KeeperLock(self._client, spec.run_id, COORDINATOR)
         self._schema = row_schema(shards.blob_schema, logprobs=spec.logprobs)
@@ -179,6 +182,7 @@ class Coordinator:
             if (result := self._ledger.result(shard)) is not None:
                 self._folder.adopt(result[1])
         self._ledger.open(self.spec, self._records)
+        self._ledger.set_terms(self._terms)
         if self._shared is not None:
             self._ledger.share(self._shared)
         self._backend_rule.announce(self._ledger)
@@ -226,7 +230,7 @@ class Coordinator:
         """Hand a shard out, unless an earlier session did and its result or its worker is still there."""
         if self._ledger.states([shard])[shard] == "absent":
             self._ledger.issue(shard, self._shards.blob(shard))
-            self._feeder.send(shard, FRESH_PRIORITY)
+            self._feeder.send(shard)
         self._issued.add(shard)
 
     def _retry(self, shard: int) -> None:
@@ -305,7 +309,7 @@ class Coordinator:
             self._tracker.landed(finished.report)
             self._issued.discard(finished.shard)
             self._ledger.settle(finished.shard)
-            self._error_rate.add(finished.table)
+            self._error_rate.add(finished.report.tally.rows, *failures_of(finished.table))
 
     def _handle_fault(self, fault: Fault) -> None:
         if fault.kind == EngineCrashedError.__name__:

@@ -17,6 +17,7 @@ class RunStatus:
     Attributes:
         run_id: its id.
         model: its model's name.
+        priority: high, normal or low.
         state: running, paused, cancelled, finished (all results are there, nobody has collected them) or waiting (no worker may take it).
         why: why it is paused or waits, else empty.
         keeper: who feeds it: `coordinator host:pid`, `worker host:pid`, or `nobody`.
@@ -31,6 +32,7 @@ class RunStatus:
 
     run_id: str
     model: str
+    priority: str
     state: str
     why: str
     keeper: str
@@ -66,7 +68,8 @@ class FleetStatus:
         """For people."""
         lines = []
         for run in self.runs:
-            lines.append(f"run {run.run_id[:12]}  {run.state}, {run.model}, fed by {run.keeper}" + (f": {run.why}" if run.why else ""))
+            what = f"{run.state}, {run.model}" + (f", priority {run.priority}" if run.priority != "normal" else "")
+            lines.append(f"run {run.run_id[:12]}  {what}, fed by {run.keeper}" + (f": {run.why}" if run.why else ""))
             lines.append(
                 f"  shards    {run.landed:,} landed, {run.finished:,} finished, {run.in_work:,} in work, {run.queued:,} queued, "
                 f"{run.waiting:,} waiting, of {run.shards:,}"
@@ -115,6 +118,7 @@ def run_status(client: redis.Redis, run_id: str, workers: tuple[WorkerCard, ...]
     return RunStatus(
         run_id=run_id,
         model=spec.model.name,
+        priority=ledger.terms().priority,
         state=state,
         why=why,
         keeper=ledger.keeper(),

@@ -16,8 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from producer.calibration import by_part
 from producer.run_progress import RunProgress, WorkerView
+from worker.calibration import by_part
 
 PLAIN_SECONDS = 10.0  # between two plain lines
 WORKERS_SHOWN = 8

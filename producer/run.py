@@ -7,7 +7,6 @@ from dataclasses import replace
 import redis
 
 from producer.broker import EmbeddedBroker
-from producer.calibration import CalibrationWatch
 from producer.certificate_file import certified_versions
 from producer.coordinator import Coordinator
 from producer.dataset_card import dataset_card, write_card
@@ -25,6 +24,7 @@ from producer.shards import ShardSource
 from producer.stop_signal import StopSignal
 from schemas.errors import BrokerError, SpecmillError
 from schemas.manifest import Manifest
+from worker.calibration import CalibrationWatch
 from worker.engine import blas
 from worker.engine.scripted import is_scripted
 from worker.metrics import serve_metrics
@@ -95,6 +95,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
             max_error_rate=options.max_error_rate,
             shared=options.lands_directly,
             calibration=watch,
+            priority=options.priority,
         )
         try:
             manifest = coordinator.run(stop)

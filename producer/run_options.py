@@ -8,12 +8,13 @@ from schemas.constraint import Constraint
 from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
+from worker.app import PRIORITIES
+from worker.error_rate import DEFAULT_MAX_ERROR_RATE
 from worker.patience import STALL_SECONDS
 from worker.remote_path import Place, RemotePath
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
-DEFAULT_MAX_ERROR_RATE = 0.5
 BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
 ON_BAD_INPUT = ("refuse", "error-row")
@@ -63,6 +64,7 @@ class RunOptions:
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         shared: workers that see `out` land parts in it themselves; in an object store they always do.
         backend: whose workers may compute shards, as `RunSpec.backend`; None is any, or what the run that is resumed has.
+        priority: one of `worker.app.PRIORITIES`.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
@@ -96,6 +98,7 @@ class RunOptions:
     ignore_calibration: bool = False
     max_error_rate: float = DEFAULT_MAX_ERROR_RATE
     shared: bool = False
+    priority: str = PRIORITIES[1]
     stall_timeout: float = STALL_SECONDS
     others: tuple[Path, ...] = ()
     format: str | None = None

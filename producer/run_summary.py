@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from producer.calibration import Calibration, by_part
 from schemas.manifest import Manifest
 from schemas.progress import Tally
+from worker.calibration import Calibration, by_part
 from worker.remote_path import Place, look_through, parquet_source, size_of
 
 FAILURES_SHOWN = 5

@@ -15,6 +15,7 @@ from worker.fleet import Fleet
 from worker.keeper_lock import COORDINATOR, KeeperLock
 from worker.ledger import SUBMITTED_SECONDS, Ledger
 from worker.redis_client import make_client, masked
+from worker.run_terms import RunTerms
 
 DEFAULT_BROKER_MB = 512
 
@@ -50,6 +51,7 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
                 raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
             ledger.submit()
             ledger.open(spec, folder.records)
+            ledger.set_terms(RunTerms(options.priority, options.max_error_rate, not options.ignore_calibration))
             rule.announce(ledger)
             if options.lands_directly:
                 ledger.share(str(options.out.resolve()))

@@ -77,6 +77,8 @@ class AttemptReport(Wire):
         commit_seconds: of that, sampling decisions and bookkeeping.
         peak_bytes: the engine's peak memory in bytes.
         tally: what was produced.
+        failures: error type → rows, over the failed ones.
+        example: one of their errors, as text.
     """
 
     run_id: str
@@ -93,6 +95,8 @@ class AttemptReport(Wire):
     commit_seconds: float
     peak_bytes: int
     tally: Tally
+    failures: dict[str, int] = added(factory=dict)
+    example: str = added("")
 
 
 def _add(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, ...]:

@@ -11,9 +11,8 @@ from worker.redis_client import secured
 QUEUE = "specmill"
 TASK = "specmill.generate_shard"
 
-RETRY_PRIORITY = 0  # Redis priorities: the lowest number is served first
-FRESH_PRIORITY = 5
-PRIORITY_STEPS = (RETRY_PRIORITY, FRESH_PRIORITY)
+PRIORITIES = ("high", "normal", "low")  # of runs
+PRIORITY_STEPS = tuple(range(2 * len(PRIORITIES)))  # of messages: the lowest number is served first
 PRIORITY_SEPARATOR = "\x06\x16"  # kombu's own default, spelled out because the reconciler reads the lists
 
 VISIBILITY_SECONDS = 60  # covers only the gap between receipt and acknowledgement
@@ -64,6 +63,16 @@ def make_app(broker_url: str) -> Celery:
         enable_utc=True,
     )
     return app
+
+
+def message_priority(priority: str, *, again: bool = False) -> int:
+    """The step of a run's messages; within a run, those of shards that are handed out again go first.
+
+    Args:
+        priority: the run's, one of `PRIORITIES`.
+        again: whether the shard was handed out before.
+    """
+    return 2 * PRIORITIES.index(priority) + (0 if again else 1)
 
 
 def queue_keys() -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from celery import Celery
 
 from schemas.shard import ShardMessage
-from worker.app import QUEUE, RETRY_PRIORITY, TASK
+from worker.app import PRIORITIES, QUEUE, TASK, message_priority
 from worker.ledger import Ledger
 
 WINDOW = 4  # shards in flight per worker: one in work, the others so that it never waits for us
@@ -11,14 +11,20 @@ CAREFUL_AFTER = 2  # attempts, before a shard runs record by record
 
 
 class Feeder:
-    """The queue's end of one run."""
+    """The queue's end of one run.
 
-    def __init__(self, app: Celery, run_id: str) -> None:
+    Attributes:
+        priority: the run's, one of `worker.app.PRIORITIES`.
+    """
+
+    def __init__(self, app: Celery, run_id: str, priority: str = PRIORITIES[1]) -> None:
+        self.priority = priority
         self._app = app
         self._run_id = run_id
 
-    def send(self, shard: int, priority: int) -> None:
+    def send(self, shard: int, *, again: bool = False) -> None:
         """Put a message for a shard that is issued onto the queue; one too many does no harm."""
+        priority = message_priority(self.priority, again=again)
         message = ShardMessage(run_id=self._run_id, shard=shard)
         self._app.send_task(
             TASK, args=(message.encode(),), queue=QUEUE, priority=priority, ignore_result=True, argsrepr=f"{message.run_id}/{shard}"
@@ -29,4 +35,4 @@ class Feeder:
         if ledger.attempts(shard) >= CAREFUL_AFTER:
             ledger.be_careful(shard)
         ledger.issue(shard, blob)
-        self.send(shard, RETRY_PRIORITY)
+        self.send(shard, again=True)

@@ -6,15 +6,16 @@ results stay there until somebody collects them with `specmill run`. The keeper 
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from schemas.errors import DecodeError, EngineCrashedError, RunCancelledError
+from schemas.errors import CalibrationError, DecodeError, EngineCrashedError, RunCancelledError, TooManyErrorsError
 from schemas.run_spec import RunSpec
-from worker.app import FRESH_PRIORITY
+from worker.calibration import CalibrationWatch
+from worker.error_rate import ErrorRate
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet, WorkerCard
 from worker.keeper_lock import WORKER, KeeperLock
@@ -22,6 +23,7 @@ from worker.ledger import Ledger
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client
 from worker.reports import Fault
+from worker.run_terms import RunTerms
 
 FAULTS_IN_ROW = 3  # other than deaths of engines, without a result between them, that hold a run
 DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that hold a run
@@ -38,6 +40,10 @@ class _Kept:
     reconciler: Reconciler
     feeder: Feeder
     spec: RunSpec
+    terms: RunTerms
+    error_rate: ErrorRate
+    calibration: CalibrationWatch = field(default_factory=CalibrationWatch)
+    judged: set[int] = field(default_factory=set)
     paused: bool = False
     faults: int = 0
     deaths: int = 0
@@ -100,13 +106,22 @@ class Keeper:
         if not ledger.is_submitted() or (spec := ledger.spec()) is None:
             return None
         lock = KeeperLock(self._client, run_id, WORKER)
-        return _Kept(ledger, lock, Reconciler(self._client, run_id, lease_seconds=self._lease_seconds), Feeder(self._app, run_id), spec)
+        reconciler = Reconciler(self._client, run_id, lease_seconds=self._lease_seconds)
+        terms = ledger.terms()
+        return _Kept(ledger, lock, reconciler, Feeder(self._app, run_id, terms.priority), spec, terms, ErrorRate(terms.max_error_rate))
 
     def _keep(self, kept: _Kept, workers: int) -> None:
-        """Faults, what a pause has let go, what got lost, and then new shards."""
+        """Faults, what a pause has let go, what got lost, and then new shards.
+
+        What has come back is judged as a coordinator judges it, before more is handed out.
+        """
         if kept.ledger.cancelled() or kept.ledger.paused() is not None:
             kept.paused = True
             return
+        if (terms := kept.ledger.terms()) != kept.terms:
+            kept.terms, kept.error_rate, kept.calibration = terms, ErrorRate(terms.max_error_rate), CalibrationWatch()
+            kept.feeder.priority = terms.priority
+            kept.judged.clear()
         issued = kept.ledger.issued()
         if kept.paused:
             kept.paused, kept.faults, kept.deaths = False, 0, 0
@@ -115,6 +130,8 @@ class Keeper:
         done, finished = kept.ledger.done(), kept.ledger.finished()
         if len(done) + len(finished) > kept.results:
             kept.results, kept.faults = len(done) + len(finished), 0
+        if not self._judge(kept, finished):
+            return
         while (fault := kept.ledger.next_fault()) is not None:
             self._handle(kept, fault, issued)
         for shard in kept.reconciler.look(issued).lost:
@@ -124,7 +141,29 @@ class Keeper:
         fresh = sorted(set(range(kept.spec.shards)) - done - finished - issued) if room > 0 else []
         for shard in fresh[: max(0, room)]:
             kept.ledger.issue(shard)
-            kept.feeder.send(shard, FRESH_PRIORITY)
+            kept.feeder.send(shard)
+
+    def _judge(self, kept: _Kept, finished: set[int]) -> bool:
+        """Look at what has come back; a run that is plainly misconfigured, or whose engine contradicts itself, is held.
+
+        `specmill resume` lets it go on regardless: the limit that held it is lifted.
+        """
+        for shard in sorted(finished - kept.judged):
+            if (report := kept.ledger.report(shard)) is None:
+                continue
+            kept.judged.add(shard)
+            try:
+                if kept.terms.watch_calibration:
+                    kept.calibration.check(report)
+                kept.error_rate.add(report.tally.rows, report.failures, report.example)
+            except (CalibrationError, TooManyErrorsError) as error:
+                broken = isinstance(error, CalibrationError)
+                lifted = replace(kept.terms, watch_calibration=False) if broken else replace(kept.terms, max_error_rate=1.0)
+                kept.ledger.set_terms(lifted)
+                kept.ledger.pause(str(error))
+                logger.error("the run %s is held: %s", kept.spec.run_id, error)
+                return False
+        return True
 
     def _handle(self, kept: _Kept, fault: Fault, issued: set[int]) -> None:
         logger.warning("worker %s, shard %d: %s: %s", fault.worker, fault.shard, fault.kind, fault.message)

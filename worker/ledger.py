@@ -20,6 +20,7 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
     R:pause            string  why the run is held: nothing is handed out, and what is in work is given up
     R:keeper           string  who feeds and reconciles: `worker.keeper_lock`
     R:class            string  the backend class that all shards of a `--backend same` run have: the first worker's that began one
+    R:terms            string  RunTerms: its priority among the runs, and what holds it
     R:shared           string  the dataset's folder, when workers may land their parts in it themselves
     R:submitted        string  set for a run that goes on without a coordinator: all its blobs lie there from the beginning
 
@@ -39,12 +40,13 @@ from schemas.progress import AttemptReport
 from schemas.run_spec import RunSpec
 from worker import ledger_scripts
 from worker.reports import Fault, LiveReport
+from worker.run_terms import RunTerms
 
 KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is there
 SUBMITTED_SECONDS = 7 * 24 * 3600  # of a run that goes on without a coordinator
 RUN_KEYS = (
     *("spec", "done", "issued", "finished", "attempts", "ready", "faults", "live", "careful"),
-    *("cancel", "pause", "keeper", "submitted", "shared", "class"),
+    *("cancel", "pause", "keeper", "submitted", "shared", "class", "terms"),
 )
 SHARD_KEYS = ("blob", "result", "lease", "deaths")
 
@@ -204,6 +206,27 @@ class Ledger:
     def decide_class(self, name: str) -> None:
         """All shards of the run have this backend class from now on: parts of it have landed."""
         self._redis.set(self._key["class"], name, ex=self._key_seconds)
+
+    def terms(self) -> RunTerms:
+        """How the run is kept; those of a later version of specmill are taken for the default ones."""
+        text = cast("bytes | None", self._redis.get(self._key["terms"]))
+        try:
+            return RunTerms() if text is None else RunTerms.from_json(text)
+        except DecodeError:
+            return RunTerms()
+
+    def set_terms(self, terms: RunTerms) -> None:
+        """Say how the run is kept from now on."""
+        self._redis.set(self._key["terms"], terms.to_json(), ex=self._key_seconds)
+
+    def report(self, shard: int) -> AttemptReport | None:
+        """The report of a waiting result; its rows are left where they are.
+
+        Raises:
+            DecodeError: a report of another version of specmill.
+        """
+        text = cast("bytes | None", self._redis.hget(self._of("result", shard), "report"))
+        return None if text is None else AttemptReport.from_json(text)
 
     def share(self, folder: str) -> None:
         """Let workers that see the folder land their parts in it."""

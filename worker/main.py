@@ -18,7 +18,7 @@ from celery import Celery
 from celery.worker import state as celery_state
 
 from schemas.errors import BrokerError
-from worker.app import FRESH_PRIORITY, TASK, make_app
+from worker.app import TASK, make_app
 from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
 from worker.keeper import Keeper
@@ -95,7 +95,7 @@ def run_worker(
         engine,
         ending.hurried,
         give_up=ending.give_up,
-        send_back=lambda message: Feeder(app, message.run_id).send(message.shard, FRESH_PRIORITY),
+        send_back=lambda message, priority: Feeder(app, message.run_id, priority).send(message.shard),
         models=models,
         roots=roots,
         lease_seconds=lease_seconds,

@@ -19,8 +19,10 @@ from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
 from schemas.tables import table_from_bytes
+from worker.app import PRIORITIES
 from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
+from worker.error_rate import failures_of
 from worker.feeder import CAREFUL_AFTER
 from worker.fleet import WorkerCard
 from worker.keep_awake import KeepAwake
@@ -62,7 +64,7 @@ class ShardTask:
         stopping: Callable[[], bool],
         *,
         give_up: Callable[[str], None] = lambda _: None,
-        send_back: Callable[[ShardMessage], None] = lambda _: None,
+        send_back: Callable[[ShardMessage, str], None] = lambda *_: None,
         models: tuple[str, ...] = (),
         roots: tuple[Place, ...] = (),
         lease_seconds: float = LEASE_SECONDS,
@@ -258,6 +260,7 @@ class ShardTask:
         return b"" if self._folder is not None and self._folder.land(spec, shard, table_from_bytes(rows)) else rows
 
     def _report(self, message: ShardMessage, lease: Lease, outcome: ShardOutcome, started: float, seconds: float) -> AttemptReport:
+        failures, example = failures_of(table_from_bytes(outcome.rows)) if outcome.tally.failed else ({}, "")
         return AttemptReport(
             run_id=message.run_id,
             shard=message.shard,
@@ -273,6 +276,8 @@ class ShardTask:
             commit_seconds=outcome.commit_seconds,
             peak_bytes=outcome.peak_bytes,
             tally=outcome.tally,
+            failures=failures,
+            example=example[:MESSAGE_CHARACTERS],
         )
 
     def _live(self, shard: int | None, tally: Tally) -> LiveReport:
@@ -305,7 +310,9 @@ class ShardTask:
     def _pass_on(self, message: ShardMessage, wanted: str) -> str:
         """Leave a message to a worker that has what it wants; ever more slowly, while there are only such messages."""
         self._refused = wanted
-        self._send_back(message)
+        # Never in front of what this worker can do: it would take this message again and nothing else.
+        mine = Ledger(self._client, message.run_id).terms().priority
+        self._send_back(message, max(mine, PRIORITIES[1], key=PRIORITIES.index))
         self._pause(min(REFUSAL_PAUSE_SECONDS * 2**self._refusals_in_row, MAX_REFUSAL_PAUSE_SECONDS))
         self._refusals_in_row += 1
         return "passed on"

@@ -186,6 +186,13 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves.",
 )
 @click.option(
+    "--priority",
+    type=click.Choice(("high", "normal", "low")),
+    default="normal",
+    show_default=True,
+    help="Against other runs of a shared broker: shards of a higher priority go first, runs of one priority share the workers.",
+)
+@click.option(
     "--max-error-rate",
     type=click.FloatRange(0.0, 1.0),
     default=RunOptions.max_error_rate,

@@ -7,7 +7,7 @@ import click
 
 from producer.commands.run import check, options_from, run
 
-HERE_ONLY = ("workers", "quiet", "dry_run", "stall_timeout", "max_error_rate", "ignore_calibration", "metrics_port")
+HERE_ONLY = ("workers", "quiet", "dry_run", "stall_timeout", "metrics_port")
 
 
 @click.pass_context

@@ -9,7 +9,7 @@ import redis
 
 from producer.broker import EmbeddedBroker
 from schemas.shard import ShardMessage
-from worker.app import FRESH_PRIORITY, QUEUE, RETRY_PRIORITY, TASK, UNACKED_KEY, make_app, queue_keys
+from worker.app import PRIORITIES, QUEUE, TASK, UNACKED_KEY, make_app, message_priority, queue_keys
 from worker.ledger import Ledger
 from worker.reconciler import PATIENCE_SECONDS, UNACKED_SECONDS, Reconciler
 
@@ -40,7 +40,7 @@ def test_a_shard_that_nobody_has_is_lost_after_the_patience_and_named_once(scene
     assert scene.look().lost == ()
 
 
-@pytest.mark.parametrize("priority", [FRESH_PRIORITY, RETRY_PRIORITY])
+@pytest.mark.parametrize("priority", [message_priority(name, again=again) for name in PRIORITIES for again in (True, False)])
 def test_a_queued_shard_is_not_lost_whatever_its_priority(scene: SimpleNamespace, broker: EmbeddedBroker, priority: int) -> None:
     app = make_app(broker.url)
     app.send_task(TASK, args=(ShardMessage(scene.run_id, 0).encode(),), queue=QUEUE, priority=priority)
@@ -52,7 +52,7 @@ def test_a_queued_shard_is_not_lost_whatever_its_priority(scene: SimpleNamespace
         assert scene.reconciler.adrift([0]) == ()
         scene.now += PATIENCE_SECONDS
     (key,) = [key for key in queue_keys() if any(b"body" in text for text in scene.client.lrange(key, 0, -1))]
-    assert (key == QUEUE) == (priority == RETRY_PRIORITY)
+    assert (key == QUEUE) == (priority == 0)
     message = scene.client.rpop(key) if key != QUEUE else scene.client.lrange(key, -1, -1)[0]
     scene.client.delete(key)
     scene.client.hset(UNACKED_KEY, "tag2", b"[" + message + b', "", "specmill"]')

@@ -43,7 +43,7 @@ def shards_in(folder: Path) -> list[int]:
 
 def test_reports_become_parquet_at_the_end_of_a_session(tmp_path: Path) -> None:
     for shard in (0, 1):
-        log = AttemptsLog(tmp_path)
+        log = AttemptsLog(tmp_path, tmp_path)
         assert log.open() == []
         log.append(report(shard))
         log.close()
@@ -55,24 +55,24 @@ def test_reports_become_parquet_at_the_end_of_a_session(tmp_path: Path) -> None:
 
 
 def test_a_killed_sessions_journal_is_recovered_once(tmp_path: Path) -> None:
-    killed = AttemptsLog(tmp_path)
+    killed = AttemptsLog(tmp_path, tmp_path)
     killed.open()
     killed.append(report(0))
     killed.append(report(1))
     journal = tmp_path / "attempts-0000.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"cut')
-    assert AttemptsLog(tmp_path).open() == [report(0), report(1)]
+    assert AttemptsLog(tmp_path, tmp_path).open() == [report(0), report(1)]
     assert shards_in(tmp_path) == [0, 1]
 
     journal.write_bytes(report(0).to_json().encode() + b"\n")  # killed between the Parquet file and the journal's removal
-    assert AttemptsLog(tmp_path).open() == [report(0)]
+    assert AttemptsLog(tmp_path, tmp_path).open() == [report(0)]
     assert shards_in(tmp_path) == [0, 1]
     assert not journal.exists()
 
 
 def test_a_full_journal_begins_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("producer.attempts_log.JOURNAL_LINES", 3)
-    log = AttemptsLog(tmp_path)
+    log = AttemptsLog(tmp_path, tmp_path)
     log.open()
     for shard in range(7):
         log.append(report(shard))
@@ -84,7 +84,7 @@ def test_a_full_journal_begins_a_new_file(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "attempts-0000.jsonl").write_text("nonsense\n")
     with pytest.raises(LandingError, match=r"attempts-0000\.jsonl"):
-        AttemptsLog(tmp_path).open()
+        AttemptsLog(tmp_path, tmp_path).open()
 
 
 def test_progress_adds_landed_and_live_rows_and_never_a_shard_twice() -> None:

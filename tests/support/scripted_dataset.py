@@ -34,7 +34,7 @@ def make_dataset(folder: Path, lines: Iterable[dict[str, Any]], *, landed: int |
     shards = ShardSource(plan.source)
     engine = ScriptedEngine(spec.model.name)
     (asked.out / "data").mkdir(parents=True)
-    log = AttemptsLog(asked.out / "log")
+    log = AttemptsLog(asked.out / "log", asked.out / "log")
     log.open()
     records = []
     for shard in range(spec.shards if landed is None else landed):

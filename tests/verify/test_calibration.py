@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from producer.calibration import Calibration, CalibrationWatch, by_part
 from schemas.errors import CalibrationError
 from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
+from worker.calibration import Calibration, CalibrationWatch, by_part
 
 BACKEND = Backend(device="cpu", chip="x", mlx="-", blas="", row_invariant=True)
 
