@@ -9,6 +9,7 @@ from dataclasses import replace
 from producer.tuned_profile_file import find_tuned
 from schemas.depth_trial import DepthTrial
 from schemas.errors import EngineError
+from schemas.row_sampling import COLUMN as SAMPLING_COLUMN
 from schemas.run_spec import RunSpec
 from schemas.tables import table_from_bytes, table_to_bytes
 from schemas.tuned_profile import TunedProfile
@@ -71,6 +72,7 @@ def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, c
         EngineCrashedError, ModelError, HeadError: as from any shard.
     """
     records = table_from_bytes(blob).slice(0, 2 * spec.profile.slots)
+    records = records.drop_columns([name for name in (SAMPLING_COLUMN,) if name in records.column_names])  # a trial is short in every row
     process = EngineProcess()
     trials = []
     try:

@@ -26,7 +26,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
         InputError: what the run itself would refuse about the prompts.
     """
     source = open_prompts(options, note)
-    options = with_requested(options, source, note)
+    options, source = with_requested(options, source, note)
     tokenizer = _tokenizer(options.model, note)
     lines: list[str] = []
     for record in islice(_good(source), SHOWN):

@@ -1,6 +1,7 @@
 """What can be said against a dataset's part files without a model: content digests, row counts, row names and seeds."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -68,11 +69,26 @@ def _check_part(dataset: Dataset, shard: ShardRecord) -> list[str]:
 
 def _check_names(spec: RunSpec, shard: ShardRecord, table: pa.Table) -> Iterator[str]:
     """Rows out of order, missing or double, and seeds that are not the row's own."""
+    names = ["row", "record_id", "sample", "seed", *(["sampling"] if spec.per_row else [])]
     first = shard.shard * spec.shard_size
-    for index, row in enumerate(table.select(["row", "record_id", "sample", "seed"]).to_pylist()):
+    before: dict[str, Any] | None = None
+    for index, row in enumerate(table.select(names).to_pylist()):
         expected = (first + index // spec.samples, index % spec.samples)
+        if "n" in spec.per_row:
+            expected = (row["row"], row["sample"]) if before is None else _after(before)
+        if before is not None and before["row"] == row["row"] and before.get("sampling") != row.get("sampling"):
+            yield f"{shard.file}: {row_name(row)}: other settings than the sample before it"
+        before = row
+        own = row.get("sampling") or {}
+        seed = spec.seed if own.get("seed") is None else own["seed"]
         if (row["row"], row["sample"]) != expected:
             where = f"row {row['row']}, sample {row['sample']}; expected {expected[0]}, {expected[1]}"
             yield f"{shard.file}: row {index} of the file is {where}"
-        if row["seed"] != (key := row_key(spec.seed, row["record_id"], row["sample"])):
+        if row["seed"] != (key := row_key(seed, row["record_id"], row["sample"])):
             yield f"{shard.file}: {row_name(row)}: seed {row['seed']} is not the key {key} of its id, sample and the run seed"
+
+
+def _after(row: dict[str, Any]) -> tuple[int, int]:
+    """Row and sample that follow a row, where rows ask for different numbers of completions."""
+    wanted = (row["sampling"] or {}).get("n") or 1
+    return (row["row"], row["sample"] + 1) if row["sample"] + 1 < wanted else (row["row"] + 1, 0)

@@ -27,10 +27,12 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
     lines.append(f"  drafter    {drafter_text(spec)}")
     lines += [
         f"  prompts    {spec.records:,} records × {spec.samples:,} samples, sha256 {spec.prompts_digest}",
-        f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}",
+        f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}"
+        + (f", told {', '.join(f'{name} = {value!r}' for name, value in spec.template_args.items())}" if spec.template_args else ""),
         f"  sampler    {sampler_text(spec.sampler)}",
         f"  budget     {spec.max_tokens:,} tokens" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
         *([f"  form       {form}"] if (form := form_text(spec)) else []),
+        *([f"  rows' own  {', '.join(spec.per_row)}"] if spec.per_row else []),
         f"  seed       {spec.seed}, coupling {spec.coupling}",
         f"  profile    {profile.slots} slots, depth {profile.depth}, {profile.dtype}, prefill chunk {profile.prefill_chunk}, "
         f"capacities {', '.join(map(str, profile.capacities))}",

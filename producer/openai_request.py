@@ -1,33 +1,16 @@
-"""A line of an OpenAI batch file: `custom_id`, `method`, `url` and the `body` of one request, whose sampling becomes the run's."""
+"""A line of an OpenAI batch file: `custom_id`, `method`, `url` and the `body` of one request, with the sampling that it asks for."""
 
 from dataclasses import dataclass
 
-from producer.column_path import kind
+from producer.own_settings import SETTINGS, checked_setting
+from producer.template_args import checked_template_args
 from schemas.errors import InputError
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 ENVELOPE = ("body", "method", "url")
 """The columns that carry the request and are not the user's own."""
 
-SAMPLING = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "logit_bias": "logit_bias",
-    "min_tokens": "min_tokens",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "n": "samples",
-    "seed": "seed",
-    "stop": "stop",
-}
-"""Parameter of the request → the run's option for it."""
-
-_WITHOUT_EFFECT = ("model", "user", "metadata", "store", "stream", "stream_options", "service_tier", "messages", "prompt", "logprobs")
+_WITHOUT_EFFECT = ("model", "user", "metadata", "store", "stream", "stream_options", "service_tier", "messages", "prompt")
 _ZEROES: dict[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "tools": ([],),
@@ -73,28 +56,15 @@ class OpenAIRequest:
         for name, value in body.items():
             if value is None or name in _WITHOUT_EFFECT:
                 continue
-            if name in SAMPLING:
-                options[SAMPLING[name]] = _checked(name, value)
+            if name in SETTINGS:
+                options[SETTINGS[name]] = checked_setting(name, value, f"body.{name}")
+            elif name == "logprobs":
+                options |= {"logprobs": True} if value is not False else {}
+            elif name == "chat_template_kwargs":
+                options["template_args"] = checked_template_args(value, "body.chat_template_kwargs")
             elif value not in _ZEROES.get(name, ()):
                 raise InputError(f"body.{name} is not supported")
         prompt, messages = body.get("prompt"), body.get("messages")
         if (prompt is None) == (messages is None):
             raise InputError("body must hold either messages or prompt; received " + ("neither" if prompt is None else "both"))
         return cls(prompt, messages, options)
-
-
-def _checked(name: str, value: object) -> object:
-    """A parameter's value as the run's option takes it; its interval is judged with the options'."""
-    if name == "stop":
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-            raise InputError(f"body.stop must be text or a list of texts, none empty; received {kind(value)}")
-        return tuple(texts)
-    if name == "logit_bias":
-        if not isinstance(value, dict):
-            raise InputError(f"body.logit_bias must be an object; received {kind(value)}")
-        return value
-    whole = name in ("min_tokens", "top_k", "max_tokens", "max_completion_tokens", "n", "seed")
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise InputError(f"body.{name} must be {'an integer' if whole else 'a number'}; received {kind(value)}")
-    return value if whole else float(value)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from producer.column_path import ColumnPath
 from producer.origins import Origins
+from producer.own_settings import SETTINGS, setting_of
 from producer.prompt_files import find_prompt_files
 from producer.prompt_template import PromptTemplate
 from producer.record import Message, RecordReader, checked_messages
@@ -35,7 +36,8 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
     name = str(files[0].path) if len(files) == 1 else f"{options.prompts} and the others" if options.others else str(options.prompts)
     if sum(file.path.stat().st_size for file in files if file.path.is_file()) >= LARGE_FILE:
         note(f"reading {name}")
-    spool = None if len(files) == 1 and files[0].seekable else Spool(files)
+    as_it_is = len(files) == 1 and files[0].seekable and options.sample is None
+    spool = None if as_it_is else Spool(files, options.sample, options.seed, options.limit)
     reader = RecordReader(
         plain_text=spool is None and files[0].kind == "text",
         id_column=None if options.id_column is None else ColumnPath.parse(options.id_column),
@@ -43,6 +45,8 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
         template=None if options.template is None else PromptTemplate(_template_text(options.template)),
         system=options.system,
         prefix=() if options.few_shot is None else _messages(options.few_shot),
+        per_row=tuple(_per_row(text) for text in options.per_row),
+        numbers=None if spool is None else spool.numbers,
         spooled=spool is not None,
         origins=Origins() if spool is None else spool.origins,
     )
@@ -50,7 +54,8 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
 
     def scan(shard_size: int) -> PromptSource:
         keep_bad = options.on_bad_input == "error-row"
-        return PromptSource.scan(path, reader, shard_size=shard_size, keep_bad=keep_bad, name=name, limit=options.limit)
+        limit = options.limit if options.sample is None else None  # the sample was taken of the first so many
+        return PromptSource.scan(path, reader, shard_size=shard_size, keep_bad=keep_bad, name=name, limit=limit)
 
     source = scan(options.shard_size or MOST_RECORDS)
     if options.shard_size is None:
@@ -61,21 +66,41 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
     return replace(source, spool=spool)
 
 
-def with_requested(options: RunOptions, source: PromptSource, note: Callable[[str], None]) -> RunOptions:
-    """The options with what an OpenAI batch file asks for, where the command line does not say otherwise.
+def with_requested(options: RunOptions, source: PromptSource, note: Callable[[str], None]) -> tuple[RunOptions, PromptSource]:
+    """What the lines of a file ask for, where the command line does not say otherwise: alike for the run, or each for itself.
+
+    Returns:
+        The options with what all ask for, and the source with what is each record's own.
 
     Raises:
-        InputError: lines that ask for different things, or a value outside its interval.
+        InputError: lines that disagree about what a run has one of, a value outside its interval, or a column that no line has.
     """
+    for name, path in source.reader.per_row:
+        if SETTINGS[name] not in source.requested.values:
+            columns = ", ".join(source.columns)
+            raise InputError(f"--per-row {name}: no line of {source.name} has a value in {path.text!r}; columns: {columns}")
+    own = source.requested.own(options.given)
+    if own:
+        source = source.with_own(own)
+        note(f"each row has its own {', '.join(sorted(map(setting_of, own)))}")
+        options = replace(options, samples=1) if "samples" in own else options
     wanted = source.requested.wanted(options.given)
     if not wanted:
-        return options
+        return options, source
     note("from the file: " + ", ".join(f"{option_of(name)} {shown(value)}" for name, value in wanted.items()))
     sampling = {field.name: wanted.pop(field.name) for field in fields(SamplerConfig) if field.name in wanted}
     try:
-        return replace(options, sampler=replace(options.sampler, **sampling), **wanted)  # type: ignore[arg-type]  # checked when read
+        return replace(options, sampler=replace(options.sampler, **sampling), **wanted), source  # type: ignore[arg-type]  # checked when read
     except ValueError as error:
         raise InputError(f"{source.name}: {error}") from error
+
+
+def _per_row(text: str) -> tuple[str, ColumnPath]:
+    """The setting and the column of `NAME` or `NAME=COLUMN`."""
+    name, _, column = text.partition("=")
+    if name not in SETTINGS:
+        raise InputError(f"--per-row must name one of {', '.join(SETTINGS)}; received {name!r}")
+    return name, ColumnPath.parse(column or name)
 
 
 def _messages(path: Path) -> tuple[Message, ...]:

@@ -3,11 +3,13 @@
 import json
 import math
 import re
+from array import array
 from dataclasses import dataclass, field
 
 from producer.column_path import ColumnPath, kind
 from producer.openai_request import ENVELOPE, OpenAIRequest
 from producer.origins import Origins
+from producer.own_settings import SETTINGS, setting_from_cell
 from producer.prompt_template import PromptTemplate
 from schemas.errors import InputError
 from schemas.wire import canonical_json
@@ -37,7 +39,8 @@ class Record:
         messages: the conversation, or None; exactly one of the two is set unless the line is bad.
         own: the user's other columns, in the line's order, JSON values.
         bad_input: why the line cannot become a prompt, or None.
-        options: run option → value that the line asks for (OpenAI batch files); not part of the record's digest.
+        options: run option → value that the line asks for; not part of the record's digest.
+        sample: which of its completions is meant, where records ask for different numbers of them; else None.
     """
 
     row: int
@@ -48,6 +51,7 @@ class Record:
     own: dict[str, object] = field(default_factory=dict)
     bad_input: str | None = None
     options: dict[str, object] = field(default_factory=dict)
+    sample: int | None = None
 
     def canonical(self) -> bytes:
         """The record as one line of JSON: what digests are taken over. The line number is in it only where it shows in the dataset."""
@@ -66,6 +70,8 @@ class RecordReader:
         template: makes the prompt of the line's columns; then `prompt_column` is None.
         system: a system message for every record that has none.
         prefix: messages that go before every conversation, behind its system message.
+        per_row: name of a setting → the column that holds each row's own.
+        numbers: of the records, where only some of a file's are read; they are the ids of records without one.
         spooled: lines are those of a `producer.spool.Spool`.
         origins: what lines are called.
     """
@@ -76,6 +82,8 @@ class RecordReader:
     template: PromptTemplate | None = None
     system: str | None = None
     prefix: tuple[Message, ...] = ()
+    per_row: tuple[tuple[str, ColumnPath], ...] = ()
+    numbers: "array[int] | None" = None
     spooled: bool = False
     origins: Origins = field(default_factory=Origins)
 
@@ -106,9 +114,20 @@ class RecordReader:
             if request is not None:
                 own = {name: value for name, value in own.items() if name not in ENVELOPE}
             prompt, messages = self._prompt(columns, request)
+            options = {**(request.options if request is not None else {}), **self._settings(columns)}
         except InputError as error:
             return Record(row, line, record_id or f"line-{line}", own=own, bad_input=f"{self.origins.name(line)}: {error}")
-        return Record(row, line, record_id or str(row), prompt, messages, own, options=request.options if request is not None else {})
+        number = row if self.numbers is None else self.numbers[row]
+        return Record(row, line, record_id or str(number), prompt, messages, own, options=options)
+
+    def _settings(self, columns: dict[str, object]) -> dict[str, object]:
+        """Run option → the row's own value, where its column has one."""
+        found: dict[str, object] = {}
+        for name, path in self.per_row:
+            value = path.of(columns) if path.column in columns else None
+            if value is not None:
+                found[SETTINGS[name]] = setting_from_cell(name, value, path.text)
+        return found
 
     def _id_path(self, columns: dict[str, object]) -> ColumnPath | None:
         if self.id_column is not None:

@@ -134,6 +134,7 @@ class Report:
         sampler = spec.sampler
         head = f"with the MTP head {Path(spec.head.name).name}, depth {spec.profile.depth}" if spec.head else "without an MTP head"
         sampling = f"temperature {sampler.temperature:g}, top-p {sampler.top_p:g}, top-k {sampler.top_k}, run seed {spec.seed}"
+        sampling += f", rows' own {', '.join(spec.per_row)}" if spec.per_row else ""
         subtitle = f"{Path(spec.model.name).name} {head} · {sampling} · {self._status()}"
         return environment.get_template("report.html.j2").render(
             title=self.summary.out.resolve().name, subtitle=subtitle, numbers=self._numbers(), sections=self._sections()

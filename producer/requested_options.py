@@ -1,8 +1,11 @@
-"""`RequestedOptions`: what the lines of an OpenAI batch file ask of a run, as long as they all ask for the same."""
+"""`RequestedOptions`: what the lines of a file ask for: of the run where they all ask for the same, else each for itself."""
 
 from dataclasses import dataclass, field
 
+from producer.own_settings import OWN_OPTIONS
 from schemas.errors import InputError
+
+LOGPROBS = "logprobs"
 
 
 @dataclass
@@ -35,23 +38,30 @@ class RequestedOptions:
             self._first = line
 
     def wanted(self, given: frozenset[str]) -> dict[str, object]:
-        """The options to run with; those that the command line gives stand.
+        """The options that all lines ask for alike; those that the command line gives stand.
 
         Raises:
-            InputError: lines disagree about an option that was not given.
+            InputError: lines disagree about what a run has one of.
         """
-        for name in sorted(self.conflicts.keys() - given):
+        for name in sorted(self.conflicts.keys() - given - OWN_OPTIONS - {LOGPROBS}):
             value, line = self.conflicts[name]
             raise InputError(
-                f"all rows of a run share their sampling, but {self.lines[name]} asks for {name} {shown(self.values[name])} and "
+                f"all rows of a run share {option_of(name)}, but {self.lines[name]} asks for {shown(self.values[name])} and "
                 f"{line} for {value}; give {option_of(name)} to use one value for all, or make one file and one run of each"
             )
-        return {name: value for name, value in self.values.items() if name not in given}
+        # Whoever asks for log-probabilities gets them, and a column is there for all rows.
+        alike = self.values.keys() - (self.conflicts.keys() - {LOGPROBS}) - given
+        return {name: value for name, value in self.values.items() if name in alike}
+
+    def own(self, given: frozenset[str]) -> frozenset[str]:
+        """The options in which lines differ, and which the command line does not give."""
+        return frozenset((self.conflicts.keys() & OWN_OPTIONS) - given)
 
 
 def option_of(name: str) -> str:
     """The command line's name of a run option."""
-    return "--n" if name == "samples" else f"--{name.replace('_', '-')}"
+    other = {"samples": "--n", "template_args": "--chat-template-arg"}
+    return other.get(name, f"--{name.replace('_', '-')}")
 
 
 def shown(value: object) -> str:

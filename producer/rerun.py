@@ -48,7 +48,10 @@ class DatasetShards:
 
     def _table(self, shard: int) -> pa.Table:
         rows = self.dataset.table(self.dataset.manifest.shards[shard]).replace_schema_metadata(None)
-        table = blob_of(rows.filter(pc.equal(rows["sample"], 0))).drop_columns(["sample"])
+        if "n" in self.dataset.manifest.spec.per_row:
+            table = blob_of(rows)  # every completion is asked for by itself
+        else:
+            table = blob_of(rows.filter(pc.equal(rows["sample"], 0))).drop_columns(["sample"])
         return table.cast(pa.schema([field.with_type(_as_made(field.type)) for field in table.schema]))
 
 

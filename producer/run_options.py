@@ -1,7 +1,8 @@
 """`RunOptions`: what `specmill run` was asked for, before any file is opened."""
 
+import json
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from schemas.constraint import Constraint
@@ -60,6 +61,9 @@ class RunOptions:
         system: a system message for records without one.
         few_shot: a file of messages that go before every prompt, or None.
         limit: only so many records, the first ones.
+        sample: only so many records, chosen at random by the run seed.
+        per_row: settings that rows have of their own, `NAME` or `NAME=COLUMN` each.
+        template_args: what the chat template is told besides the messages.
         metrics_port: serve metrics for Prometheus there, or None.
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         shared: workers that see `out` land parts in it themselves; in an object store they always do.
@@ -107,6 +111,9 @@ class RunOptions:
     few_shot: Path | None = None
     limit: int | None = None
     metrics_port: int | None = None
+    sample: int | None = None
+    per_row: tuple[str, ...] = ()
+    template_args: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     backend: str | None = None
 
@@ -136,13 +143,24 @@ class RunOptions:
         words += ["--draft-model", spec.draft_model.name] if spec.draft_model is not None else []
         words += ["--drafter", spec.drafter] if spec.drafter in ("lookup", "auto") else []  # the others follow from what is given
         words += ["--coupling", spec.coupling] if spec.coupling != COUPLINGS[0] else []
-        words += ["--temperature", repr(sampler.temperature), "--top-p", repr(sampler.top_p), "--top-k", str(sampler.top_k)]
-        words += ["--presence-penalty", repr(sampler.presence_penalty), "--frequency-penalty", repr(sampler.frequency_penalty)]
-        words += ["--min-p", repr(sampler.min_p), "--repetition-penalty", repr(sampler.repetition_penalty)]
-        words += ["--min-tokens", str(sampler.min_tokens)]
-        words += [word for token, bias in sampler.logit_bias.items() for word in ("--logit-bias", f"{token}={bias!r}")]
-        words += ["--max-tokens", str(spec.max_tokens), "--n", str(spec.samples), "--seed", str(spec.seed)]
-        words += [word for text in spec.stop for word in ("--stop", text)]
+        settings: dict[str, list[str]] = {
+            **{field.name: [repr(getattr(sampler, field.name))] for field in fields(sampler)},
+            "logit_bias": [f"{token}={bias!r}" for token, bias in sampler.logit_bias.items()],
+            "max_tokens": [str(spec.max_tokens)],
+            "n": [str(spec.samples)],
+            "seed": [str(spec.seed)],
+            "stop": list(spec.stop),
+        }
+        # An option that is given comes before what rows say themselves, so those of the rows must not be given.
+        words += [
+            word
+            for name, values in settings.items()
+            if name not in spec.per_row
+            for value in values
+            for word in (f"--{name.replace('_', '-')}", value)
+        ]
+        words += [word for text in self.per_row for word in ("--per-row", text)]
+        words += [word for name, value in spec.template_args.items() for word in ("--chat-template-arg", f"{name}={json.dumps(value)}")]
         words += [f"--{spec.constraint.kind}", spec.constraint.text] if spec.constraint is not None else []
         words += ["--thinking-budget", str(spec.thinking_budget)] if spec.thinking_budget is not None else []
         words += ["--slots", str(spec.profile.slots), "--depth", str(spec.profile.depth), "--dtype", spec.profile.dtype]
@@ -150,7 +168,7 @@ class RunOptions:
         words += ["--backend", spec.backend] if spec.backend != ANY else []
         words += [
             word
-            for name in ("format", "id_column", "prompt_column", "template", "system", "few_shot", "limit")
+            for name in ("format", "id_column", "prompt_column", "template", "system", "few_shot", "limit", "sample")
             if (value := getattr(self, name)) is not None
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from producer.backend_rule import BackendRule
 from producer.manifest_file import read_manifest
+from producer.own_settings import setting_of
 from producer.prompts import open_prompts, with_requested
 from producer.run_lock import SCRATCH
 from producer.run_options import RunOptions
@@ -73,7 +74,7 @@ def make_plan(options: RunOptions, note: Callable[[str], None]) -> RunPlan:
     if options.shard_size is None and manifest is not None:
         options = replace(options, shard_size=manifest.spec.shard_size)
     source = open_prompts(options, note)
-    options = with_requested(options, source, note)
+    options, source = with_requested(options, source, note)
     spec = _spec(options, source, note)
     if manifest is None:
         return RunPlan(source, spec, None)
@@ -133,6 +134,8 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
             shard_size=source.shard_size,
             records=source.records,
             prompts_digest=source.digest,
+            per_row=tuple(sorted(map(setting_of, source.own))),
+            template_args=options.template_args,
             drafter=options.resolved_drafter,
             backend=options.backend or ANY,
             draft_model=None if options.draft_model is None else model_ref(options.draft_model, note),

@@ -26,11 +26,15 @@ class Place:
         offset: of its first record's line, in bytes.
         line: number of that line.
         digest: of the shard's canonical records, 8 bytes.
+        row: number of its first record.
+        sample: which of that record's completions it begins with, where records ask for different numbers of them.
     """
 
     offset: int
     line: int
     digest: bytes
+    row: int
+    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,9 @@ class Scan:
     def see_shard(self, records: list[tuple[Record, Line]]) -> None:
         """Take in the records of one shard."""
         canonical = b"".join([record.canonical() for record, _ in records])
-        first = records[0][1]
+        record, first = records[0]
         self.canonical.append(canonical)
-        self.places.append(Place(first.offset, first.number, hashlib.blake2b(canonical, digest_size=8).digest()))
+        self.places.append(Place(first.offset, first.number, hashlib.blake2b(canonical, digest_size=8).digest(), record.row))
         for record, _ in records:
             self._see(record)
 

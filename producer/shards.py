@@ -4,7 +4,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from producer.own_settings import setting_of
+from producer.record import Record
 from producer.source import PromptSource
+from schemas.row_sampling import SAMPLING, RowSampling
 from schemas.tables import MESSAGES, blob_schema, table_to_bytes
 
 
@@ -26,7 +29,13 @@ class ShardSource:
         self._source = source
         self._names = source.names
         own = [pa.field(self._names[name], column.arrow()) for name, column in source.columns.items()]
-        self._schema = blob_schema(prompt=source.has_prompt, messages=source.has_messages, own=own)
+        self._schema = blob_schema(
+            prompt=source.has_prompt,
+            messages=source.has_messages,
+            own=own,
+            sampling=bool(source.own),
+            sample="samples" in source.own,
+        )
 
     @property
     def blob_schema(self) -> pa.Schema:
@@ -45,6 +54,8 @@ class ShardSource:
             "record_id": pa.array([record.record_id for record in records], pa.string()),
             "prompt": pa.array([record.prompt for record in records], pa.string()),
             "messages": pa.array([record.messages for record in records], MESSAGES),
+            "sampling": pa.array([_sampling(record) for record in records], SAMPLING),
+            "sample": pa.array([record.sample for record in records], pa.int32()),
             "bad_input": pa.array([record.bad_input for record in records], pa.string()),
         }
         for name, column in self._source.columns.items():
@@ -54,3 +65,9 @@ class ShardSource:
     def blob(self, shard: int) -> bytes:
         """`table(shard)` as an Arrow IPC stream."""
         return table_to_bytes(self.table(shard))
+
+
+def _sampling(record: Record) -> dict[str, object] | None:
+    """What a record asks for itself, or None where it asks for nothing."""
+    settings = {setting_of(name): value for name, value in record.options.items()}
+    return RowSampling(**settings).column() if settings else None  # type: ignore[arg-type]  # checked when read

@@ -7,7 +7,7 @@ makes sure that it still is what the first pass saw.
 
 import hashlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -46,9 +46,10 @@ class PromptSource:
         path: the file.
         reader: how lines become records.
         shard_size: records per shard; the last shard may be short.
-        records: number of records.
+        records: number of records; where they ask for different numbers of completions, each counts as many times.
         bad: how many of them are bad lines, kept as error rows.
-        digest: sha256 hex over all that the dataset takes from the file: records in order, duplicates, columns in order.
+        digest: sha256 hex over all that the dataset takes from the file: records in order, duplicates, columns in order, and settings
+            of their own.
         columns: the user's own columns and their types, in the order of their first appearance.
         has_prompt: whether any record has a `prompt`.
         has_messages: whether any record has `messages`.
@@ -58,6 +59,7 @@ class PromptSource:
         name: what people call the file.
         limit: records are read up to this many, or None.
         spool: the temporary file that `path` is in, or None; it goes with the source.
+        own: the run options that records have of their own.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class PromptSource:
     name: str
     limit: int | None
     spool: Spool | None = None
+    own: frozenset[str] = frozenset()
 
     @classmethod
     def scan(
@@ -150,6 +153,25 @@ class PromptSource:
         said = [f"column {name!r} holds values without a common type; it is kept as JSON text" for name in texts]
         return said + [f"column {old!r} is kept as {new!r}" for old, new in self.names.items() if old != new]
 
+    def with_own(self, options: frozenset[str]) -> "PromptSource":
+        """The same source, whose records keep what they ask for in these run options; all of it is read once more.
+
+        With `samples` among them a record stands as many times as it asks for completions, and shards count those.
+
+        Raises:
+            InputError: the file is gone.
+        """
+        own = replace(self, own=options)
+        digest, places, records = hashlib.sha256(bytes.fromhex(self.digest)), [], 0
+        entries = own._entries(Place(0, 1, b"", 0))
+        while shard := list(islice(entries, self.shard_size)):
+            record, line = shard[0]
+            told = b"".join([own._told(record) for record, _ in shard])
+            digest.update(told)
+            places.append(Place(line.offset, line.number, hashlib.blake2b(told, digest_size=8).digest(), record.row, record.sample or 0))
+            records += len(shard)
+        return replace(own, digest=digest.hexdigest(), places=places, records=records)
+
     def read_shard(self, shard: int) -> list[Record]:
         """The records of one shard, read from the file; duplicates are marked as bad lines.
 
@@ -158,19 +180,35 @@ class PromptSource:
         """
         if not 0 <= shard < self.shards:
             raise ValueError(f"shard must be in [0, {self.shards - 1}]; received {shard}")
-        first = shard * self.shard_size
-        count = min(self.shard_size, self.records - first)
+        count = min(self.shard_size, self.records - shard * self.shard_size)
         digest = hashlib.blake2b(digest_size=8)
         found: list[Record] = []
         place = self.places[shard]
-        for record, _ in records_of(self.path, self.reader, place.offset, place.line, first):
-            digest.update(record.canonical())
+        for record, _ in islice(self._entries(place), count):
+            digest.update(self._told(record))
             found.append(_marked(record, self.duplicates[record.row], self.reader.origins) if record.row in self.duplicates else record)
-            if len(found) == count:
-                break
         if len(found) != count or digest.digest() != place.digest:
             raise InputError(f"{self.name} has changed since this run read it (shard {shard}); put the old file back and run again")
         return found
+
+    def _entries(self, place: Place) -> Iterator[tuple[Record, Line]]:
+        """The records from a place on, with the settings that are their own, as often as they ask to be completed."""
+        left = None if self.limit is None else self.limit - place.row
+        for record, line in islice(records_of(self.path, self.reader, place.offset, place.line, place.row), left):
+            options = {name: value for name, value in record.options.items() if name in self.own}
+            if "samples" not in self.own:
+                yield replace(record, options=options), line
+                continue
+            wanted = options.get("samples", 1)
+            assert isinstance(wanted, int)
+            for sample in range(place.sample if record.row == place.row else 0, wanted):
+                yield replace(record, options=options, sample=sample), line
+
+    def _told(self, record: Record) -> bytes:
+        """What the dataset takes of a record."""
+        if not self.own:
+            return record.canonical()
+        return record.canonical() + canonical_json([record.options, record.sample]).encode() + b"\n"  # type: ignore[list-item]  # checked when read
 
 
 def _check_file(path: Path, reader: RecordReader) -> None:

@@ -7,6 +7,7 @@ numbers of lines are those of the input.
 import bz2
 import csv
 import gzip
+import heapq
 import io
 import itertools
 import json
@@ -16,8 +17,10 @@ import sys
 import tempfile
 import weakref
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -39,10 +42,17 @@ class Spool:
     Attributes:
         path: the file.
         origins: what its lines are called.
+        numbers: of the records that it holds, among those of the files; None where it holds all of them.
     """
 
-    def __init__(self, files: list[PromptFile]) -> None:
+    def __init__(self, files: list[PromptFile], sample: int | None = None, seed: int = 0, limit: int | None = None) -> None:
         """Read all files once, in order.
+
+        Args:
+            files: the files.
+            sample: hold so many records, chosen at random and in their order; None holds all.
+            seed: of that choice.
+            limit: choose among the first so many.
 
         Raises:
             InputError: a file that cannot be read, or is not of its kind; the message names it.
@@ -60,6 +70,24 @@ class Spool:
                     spool.write(content + b"\n")
                     line += 1
         self.origins = Origins(tuple(origins))
+        self.numbers = None if sample is None else self._keep(sample, seed, limit)
+
+    def _keep(self, sample: int, seed: int, limit: int | None) -> "array[int]":
+        """Blank the lines of all records but a random sample; returns the numbers of those that stay."""
+        with self.path.open("rb") as whole:
+            total = sum(1 for line in whole if line.strip())
+        total = total if limit is None else min(total, limit)
+        key = seed.to_bytes(8, "little")
+        chosen = heapq.nsmallest(sample, range(total), key=lambda number: blake2b(number.to_bytes(8, "little"), key=key).digest())
+        kept, number = set(chosen), 0
+        whole_path = self.path.rename(self.path.with_suffix(".all"))
+        with whole_path.open("rb") as whole, self.path.open("wb") as spool:
+            for line in whole:
+                held = bool(line.strip())
+                spool.write(line if held and number in kept else b"\n")
+                number += held
+        whole_path.unlink()
+        return array("q", sorted(chosen))
 
     def close(self) -> None:
         """Remove the file."""

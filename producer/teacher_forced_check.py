@@ -15,6 +15,7 @@ _PER_TOKEN = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 5e-2}  # nats; ten t
 _EDGE = {"float32": 2e-3, "float16": 2e-2, "bfloat16": 1e-1}  # nats
 _FILTER_FLIP = 0.1  # nats: one token that enters or leaves a nucleus changes the normaliser by its own probability
 _ROUNDING = 0.01  # nats
+_FILTERS = frozenset(("temperature", "top_p", "top_k", "min_p"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Tolerance:
     def of(cls, spec: RunSpec) -> "Tolerance":
         """The tolerance for a run's dtype and filters."""
         dtype = spec.profile.dtype
-        return cls(_FILTER_FLIP if spec.sampler.filters else _ROUNDING, _PER_TOKEN[dtype], _EDGE[dtype])
+        filters = spec.sampler.filters or not _FILTERS.isdisjoint(spec.per_row)
+        return cls(_FILTER_FLIP if filters else _ROUNDING, _PER_TOKEN[dtype], _EDGE[dtype])
 
     def logprob_sum(self, tokens: int) -> float:
         """Nats by which the log-probability of so many tokens may differ."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from schemas.errors import ModelError
+from schemas.row_sampling import RowSampling
 from schemas.run_spec import RunSpec
 from worker.engine import blas
 from worker.engine.completion import Request
@@ -30,7 +31,8 @@ def token_origins(spec: RunSpec, row: dict[str, Any]) -> list[str]:
     from worker.engine.session import Session
 
     alone = replace(spec, profile=replace(spec.profile, slots=1))
-    request = Request(0, row["sample"], row["seed"], row.get("prompt"), row.get("messages"), None)
+    own = RowSampling.of_column(row.get("sampling"))
+    request = Request(0, row["sample"], row["seed"], row.get("prompt"), row.get("messages"), None, own)
     try:
         session = Session(MTPEngine.load(alone), alone, request)
     except ValueError as error:

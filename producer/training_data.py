@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from producer.dataset import Dataset, blob_of
 from schemas.errors import InputError
+from schemas.row_sampling import SAMPLER_FIELDS
 from schemas.sampler import SamplerConfig
 from worker.distill.corpus import Corpus, TokenSequence, make_corpus, read_token_pairs, sequences_of_rows
 from worker.engine.trunk import Trunk
@@ -60,7 +61,8 @@ def read_training_data(
         if source.is_dir():
             dataset = Dataset.open(source)
             _check_model(dataset, source, model_files, report)
-            samplers.append(dataset.manifest.spec.sampler)
+            spec = dataset.manifest.spec
+            samplers.append(None if set(SAMPLER_FIELDS) & set(spec.per_row) else spec.sampler)
             for shard in dataset.manifest.shards:
                 rows = dataset.table(shard)
                 blob = blob_of(rows).append_column("token_ids", rows.column("token_ids").combine_chunks())

@@ -12,6 +12,8 @@ from producer.commands.place import PLACE
 from producer.prompt_files import KINDS
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
 from producer.shard_size import MOST_RECORDS
+from producer.template_args import template_args_from
+from schemas.errors import InputError
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile, checked_demand
 from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
@@ -61,6 +63,13 @@ def _backend(_context: click.Context, _parameter: click.Parameter, value: str | 
     try:
         return value if value is None else checked_demand(value)
     except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _template_args(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return dict(template_args_from(value))
+    except InputError as error:
         raise click.BadParameter(str(error)) from error
 
 
@@ -178,7 +187,22 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Messages that go before every prompt, a JSON object with role and content per line.",
 )
+@click.option(
+    "--per-row",
+    multiple=True,
+    metavar="NAME[=COLUMN]",
+    help="Each row's own setting (temperature, max_tokens, n, seed, stop, …) is in this column; where it is empty, the run's counts.",
+)
+@click.option(
+    "--chat-template-arg",
+    "template_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_template_args,
+    help="What the chat template is told, such as enable_thinking=false; repeatable.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
+@click.option("--sample", type=click.IntRange(min=1), help="Only so many records, chosen at random by --seed, in their order.")
 @click.option("--on-bad-input", type=click.Choice(ON_BAD_INPUT), default=ON_BAD_INPUT[0], show_default=True, help="What a bad line does.")
 @click.option(
     "--shared",
@@ -272,8 +296,8 @@ def check(options: RunOptions) -> None:
         raise click.UsageError(f"--depth must be 0 without --mtp, --draft-model or --drafter lookup; received {options.depth}")
     if options.template is not None and options.prompt_column is not None:
         raise click.UsageError("--template and --prompt-column: one of them makes the prompt; received both")
-    if options.raw and (options.system is not None or options.few_shot is not None):
-        raise click.UsageError("--system and --few-shot need the chat template; received --raw too")
+    if options.raw and (options.system is not None or options.few_shot is not None or options.template_args):
+        raise click.UsageError("--system, --few-shot and --chat-template-arg need the chat template; received --raw too")
     if options.workers == 0 and options.broker is None:
         raise click.UsageError("--workers 0 needs --broker: nobody else can reach the embedded broker")
 

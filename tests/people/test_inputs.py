@@ -336,9 +336,10 @@ def test_an_openai_batch_runs_unchanged_with_its_own_sampling(written):
     assert set(first) == {"row", "record_id", "messages", "bad_input"}
     assert (first["record_id"], first["messages"][0]["content"]) == ("c0", "hi")
     notes = []
-    options = with_requested(RunOptions(path, Path("o"), given=frozenset({"seed"}), seed=9), source, notes.append)
+    options, source = with_requested(RunOptions(path, Path("o"), given=frozenset({"seed"}), seed=9), source, notes.append)
     assert (options.sampler, options.max_tokens, options.samples) == (SamplerConfig(0.2, 0.9), 33, 2)
     assert (options.stop, options.seed) == (("END",), 9)
+    assert source.own == frozenset()
     assert notes == ["from the file: --temperature 0.2, --top-p 0.9, --max-tokens 33, --n 2, --stop 'END'"]
 
 
@@ -347,21 +348,6 @@ def test_legacy_completions_and_single_samplings_of_options_work(written):
     source = source_of(written("b.jsonl", json.dumps(line).encode()))
     assert rows(source)[0]["prompt"] == "once"
     assert source.requested.wanted(frozenset()) == {"max_tokens": 7}
-
-
-@pytest.mark.parametrize(
-    ("bodies", "says"),
-    [
-        ([{"temperature": 0.2}, {"temperature": 0.7}], "line 1 asks for temperature 0.2 and line 2 for 0.7; give --temperature"),
-        ([{"max_tokens": 5}, {}], "line 1 asks for max_tokens 5 and line 2 for nothing"),
-        ([{}, {"n": 2}], "line 2 asks for samples 2 and line 1 for nothing; give --n"),
-    ],
-)
-def test_lines_that_ask_for_different_sampling_are_refused_unless_the_user_decides(written, bodies, says):
-    source = source_of(batch_file(written, *bodies))
-    with pytest.raises(InputError, match=says):
-        source.requested.wanted(frozenset())
-    assert source.requested.wanted(frozenset(source.requested.values)) == {}
 
 
 BAD_REQUESTS = {
@@ -375,6 +361,11 @@ BAD_REQUESTS = {
     '{"n": true}': "body.n must be an integer; received a boolean",
     '{"stop": [1]}': "body.stop must be text or a list of texts",
     '{"stop": ""}': "body.stop must be text or a list of texts",
+    '{"top_p": 0}': r"body.top_p must be in \(0, 1\]; received 0",
+    '{"max_completion_tokens": 0}': r"body.max_completion_tokens must be an integer in \[1, 1000000\]; received 0",
+    '{"seed": -3}': r"body.seed must be an integer in \[0, 18446744073709551615\]; received -3",
+    '{"logit_bias": {"7": 101}}': r"body.logit_bias of token 7 must be in \[-100, 100\]; received 101",
+    '{"chat_template_kwargs": {"x": [1]}}': "body.chat_template_kwargs x must be true, false, null, a number or text",
     '{"messages": null}': "body must hold either messages or prompt; received neither",
     '{"prompt": "x"}': "body must hold either messages or prompt; received both",
     '{"messages": "x"}': "body.messages must be a list of messages; received text",
@@ -395,9 +386,3 @@ def test_a_request_to_another_endpoint_is_refused(written):
     path = written("e.jsonl", b'{"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "x"}}')
     with pytest.raises(InputError, match="url must be one of /v1/chat/completions"):
         source_of(path)
-
-
-def test_a_value_outside_its_interval_is_named(written):
-    path = batch_file(written, {"temperature": 0.5, "top_p": 0})
-    with pytest.raises(InputError, match=r"top_p must be in \(0, 1\]; received 0"):
-        with_requested(RunOptions(path, Path("o")), source_of(path), lambda _: None)
