@@ -27,7 +27,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
     """
     source = open_prompts(options, note)
     options, source = with_requested(options, source, note)
-    tokenizer = _tokenizer(options.model, note)
+    tokenizer = _tokenizer(options, note)
     lines: list[str] = []
     for record in islice(_good(source), SHOWN):
         lines += [f"{RULE}", f"{record.record_id}: {_described(record, tokenizer, raw=options.raw)}"]
@@ -48,8 +48,9 @@ def _good(source: PromptSource) -> Iterator[Record]:
         yield from (record for record in source.read_shard(shard) if record.bad_input is None)
 
 
-def _tokenizer(model: str, note: Callable[[str], None]) -> Any:
+def _tokenizer(options: RunOptions, note: Callable[[str], None]) -> Any:
     """The model's tokenizer, or None where it is not on this machine."""
+    model = options.model
     if is_scripted(model):
         return None
     try:
@@ -59,7 +60,7 @@ def _tokenizer(model: str, note: Callable[[str], None]) -> Any:
         return None
     from mlx_lm.utils import load_tokenizer
 
-    return load_tokenizer(folder)
+    return load_tokenizer(folder, {"trust_remote_code": options.trust_remote_code})
 
 
 def _encoded(record: Record, tokenizer: Any, *, raw: bool) -> list[int]:

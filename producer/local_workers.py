@@ -35,10 +35,12 @@ class WorkerSettings:
     roots: tuple[Place, ...] = ()
     quiet_hours: str = ""
     metrics_port: int | None = None
+    trust_remote_code: bool = False
 
     def words(self, index: int) -> list[str]:
         """The settings of worker number `index`, from 0, as options of `python -m worker.main`; each has a metrics port of its own."""
         words = [f"--lease-seconds={self.lease_seconds}", f"--stall-timeout={self.stall_seconds}", f"--drain-seconds={self.drain_seconds}"]
+        words += ["--trust-remote-code"] if self.trust_remote_code else []
         words += [f"--metrics-port={self.metrics_port + index}"] if self.metrics_port is not None else []
         words += [f"--shared={root}" for root in self.roots] + ([f"--quiet-hours={self.quiet_hours}"] if self.quiet_hours else [])
         return words + [f"--model={model}" for model in self.models] + ([f"--name={self.name}"] if self.name else [])

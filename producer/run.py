@@ -81,7 +81,11 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         source = ShardSource(plan.source)
         if options.auto_depth and plan.manifest is None:
             plan = _with_measured_depth(options, plan, source, display.note)
-        settings = WorkerSettings(stall_seconds=options.stall_timeout, roots=(options.out,) if options.lands_directly else ())
+        settings = WorkerSettings(
+            stall_seconds=options.stall_timeout,
+            roots=(options.out,) if options.lands_directly else (),
+            trust_remote_code=options.trust_remote_code,
+        )
         local = LocalWorkers(options.workers, broker_url, lock.folder, settings)
         workers = stack.enter_context(local) if options.workers else None
         watch = None if options.ignore_calibration else CalibrationWatch()

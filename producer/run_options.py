@@ -68,6 +68,7 @@ class RunOptions:
         given: names of the options that the user gave; they win over what an OpenAI batch file asks for.
         shared: workers that see `out` land parts in it themselves; in an object store they always do.
         backend: whose workers may compute shards, as `RunSpec.backend`; None is any, or what the run that is resumed has.
+        trust_remote_code: code that comes with a model may run on this machine.
         priority: one of `worker.app.PRIORITIES`.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
@@ -102,6 +103,7 @@ class RunOptions:
     ignore_calibration: bool = False
     max_error_rate: float = DEFAULT_MAX_ERROR_RATE
     shared: bool = False
+    trust_remote_code: bool = False
     priority: str = PRIORITIES[1]
     stall_timeout: float = STALL_SECONDS
     others: tuple[Path, ...] = ()

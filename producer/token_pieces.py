@@ -25,7 +25,7 @@ def token_pieces(model: str, token_ids: Sequence[int]) -> list[str] | None:
         return None
     from mlx_lm.utils import load_tokenizer
 
-    detokenizer = load_tokenizer(folder).detokenizer
+    detokenizer = load_tokenizer(folder, {"trust_remote_code": False}).detokenizer
     pieces: list[str] = []
     before = 0
     for token in token_ids:

@@ -58,6 +58,7 @@ def run_worker(
     roots: tuple[Place, ...] = (),
     quiet_hours: QuietHours = NO_QUIET_HOURS,
     metrics_port: int | None = None,
+    trust_remote_code: bool = False,
     level: int = logging.INFO,
 ) -> int:
     """Serve shards until SIGTERM or SIGINT; call it from the main thread.
@@ -75,6 +76,7 @@ def run_worker(
         roots: folders and places in object stores below which it may land parts itself.
         quiet_hours: local times at which it takes no shard; what it has when they begin it finishes.
         metrics_port: serve metrics for Prometheus there, on loopback; None serves none.
+        trust_remote_code: code that comes with a model may run.
         level: logging level.
 
     Returns:
@@ -86,7 +88,7 @@ def run_worker(
     """
     set_up_logging(broker_url, level)
     ending = _Ending(drain_seconds)
-    engine = EngineProcess()
+    engine = EngineProcess(trust_remote_code=trust_remote_code)
     name = name or worker_name()
     app = make_app(broker_url)
     task = ShardTask(
@@ -288,6 +290,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--quiet-hours", type=QuietHours.parse, default=NO_QUIET_HOURS)
     parser.add_argument("--metrics-port", type=int)
+    parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--shared", action="append", type=place_of, default=[])
     arguments = parser.parse_args()
     broker_url = os.environ.pop(BROKER_VARIABLE, "")
@@ -304,6 +307,7 @@ def main() -> None:
             models=tuple(arguments.model),
             roots=tuple(arguments.shared),
             quiet_hours=arguments.quiet_hours,
+            trust_remote_code=arguments.trust_remote_code,
             metrics_port=arguments.metrics_port,
         )
     sys.exit(code)

@@ -210,6 +210,11 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves.",
 )
 @click.option(
+    "--trust-remote-code",
+    is_flag=True,
+    help="Run code that comes with a model, on this machine; workers elsewhere need the option too. Never done without it.",
+)
+@click.option(
     "--priority",
     type=click.Choice(("high", "normal", "low")),
     default="normal",
@@ -290,6 +295,8 @@ def check(options: RunOptions) -> None:
     name, given = needed.get(options.resolved_drafter, ("", ""))
     if given is None and options.drafter is not None:
         raise click.UsageError(f"--drafter {options.drafter} needs {name}")
+    if options.auto_depth and options.trust_remote_code:
+        raise click.UsageError("--depth auto measures models without code of their own; give a number with --trust-remote-code")
     if options.auto_depth and options.resolved_depth == 0:
         raise click.UsageError("--depth auto needs somebody who drafts: --mtp, --draft-model or --drafter lookup")
     if given is None and options.resolved_depth > 0:

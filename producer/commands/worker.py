@@ -59,6 +59,7 @@ def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     type=click.IntRange(1, 65535),
     help="Serve metrics for Prometheus at 127.0.0.1:PORT/metrics; of several workers each has a port of its own, from this one on.",
 )
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model. Never done without it.")
 @click.option("--lease-seconds", type=float, default=LEASE_SECONDS, hidden=True)  # tests shorten it on both sides
 @click.pass_context
 def worker(
@@ -73,6 +74,7 @@ def worker(
     stall_timeout: float,
     drain_timeout: float,
     metrics_port: int | None,
+    trust_remote_code: bool,
     lease_seconds: float,
 ) -> None:
     """Generate shards for whatever runs the broker has.
@@ -95,7 +97,9 @@ def worker(
 
     set_up_logging(broker)
     named = tuple(model for text in models for model in text.split(",") if model)
-    settings = WorkerSettings(lease_seconds, stall_timeout, drain_timeout, named, name, shared, quiet_hours, metrics_port)
+    settings = WorkerSettings(
+        lease_seconds, stall_timeout, drain_timeout, named, name, shared, quiet_hours, metrics_port, trust_remote_code
+    )
     for port in range(metrics_port, metrics_port + workers) if metrics_port is not None else ():
         check_port(METRICS_ADDRESS, port, "--metrics-port")
     raise click.exceptions.Exit(WorkerSupervisor(workers, broker, settings).run())
@@ -106,7 +110,9 @@ def _words(context: click.Context) -> list[str]:
     words = []
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
-        if given and parameter.name != "broker":
+        if given and getattr(parameter, "is_flag", False):
+            words.append(parameter.opts[0])
+        elif given and parameter.name != "broker":
             value = context.params[str(parameter.name)]
             words += [f"{parameter.opts[0]}={one}" for one in (value if isinstance(value, tuple) else (value,))]
     return words

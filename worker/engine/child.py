@@ -19,7 +19,7 @@ from schemas.run_spec import RunSpec
 from schemas.tables import table_from_bytes, table_to_bytes
 from worker.engine.completion import completions_to_table, requests_from_blob
 from worker.engine.engine import Engine, ShardDroppedError, Timings
-from worker.engine.protocol import read_frame, write_frame
+from worker.engine.protocol import TRUST, read_frame, write_frame
 from worker.engine.scripted import ScriptedEngine, is_scripted, scripted_backend
 
 TALLY_INTERVAL = 1.0  # seconds between two tallies on the pipe
@@ -28,7 +28,8 @@ TALLY_INTERVAL = 1.0  # seconds between two tallies on the pipe
 class Child:
     """The child's state: the job queue, the drop flag and the engine that is loaded."""
 
-    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO, sink: BinaryIO, *, trust_remote_code: bool = False) -> None:
+        self._trust_remote_code = trust_remote_code
         self._source = source
         self._sink = sink
         self._jobs: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
@@ -107,7 +108,7 @@ class Child:
         key = (spec.model.name, spec.model.digest, spec.head, spec.draft_model, spec.profile)
         if self._engine is None or self._engine_key != key:
             self._engine = None
-            self._engine = load_engine(spec)
+            self._engine = load_engine(spec, trust_remote_code=self._trust_remote_code)
             self._engine_key = key
         return self._engine
 
@@ -124,8 +125,12 @@ def backend_of(spec: RunSpec) -> Backend:
     return backend_here(row_invariant=False)
 
 
-def load_engine(spec: RunSpec) -> Engine:
+def load_engine(spec: RunSpec, *, trust_remote_code: bool = False) -> Engine:
     """The engine for a spec: scripted, or the model and head that it names.
+
+    Args:
+        spec: the run.
+        trust_remote_code: whether code that comes with the model may run.
 
     Raises:
         ModelError, HeadError: what the spec names cannot be loaded, or its files have another digest.
@@ -138,7 +143,7 @@ def load_engine(spec: RunSpec) -> Engine:
     blas.prepare()
     from worker.engine.mtp_engine import MTPEngine
 
-    return MTPEngine.load(spec)
+    return MTPEngine.load(spec, trust_remote_code=trust_remote_code)
 
 
 def main() -> None:
@@ -146,7 +151,7 @@ def main() -> None:
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries that print must not break the frames
     try:
-        Child(sys.stdin.buffer, sink).serve()
+        Child(sys.stdin.buffer, sink, trust_remote_code=TRUST in sys.argv).serve()
     except (DecodeError, KeyError) as error:
         raise EngineError(f"the engine received a frame it cannot read: {error}") from error
 

@@ -16,7 +16,7 @@ from schemas.errors import EngineCrashedError, EngineError, RunCancelledError, S
 from schemas.profile import Backend
 from schemas.progress import Tally
 from schemas.run_spec import RunSpec
-from worker.engine.protocol import read_frame, write_frame
+from worker.engine.protocol import TRUST, read_frame, write_frame
 
 POLL_SECONDS = 0.1
 END_SECONDS = 3.0  # patience with a child that was asked to end
@@ -57,7 +57,9 @@ class ShardOutcome:
 class EngineProcess:
     """A persistent child process, started when first needed; used from one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, trust_remote_code: bool = False) -> None:
+        """`trust_remote_code`: code that comes with a model may run in the child."""
+        self._words = [TRUST] if trust_remote_code else []
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: queue.Queue[tuple[dict[str, Any], bytes] | None] = queue.Queue()
         self._last_lines: collections.deque[str] = collections.deque(maxlen=STDERR_LINES)
@@ -180,7 +182,10 @@ class EngineProcess:
         self.close()
         # -P: the user's folder must not lend us a module named like one of ours.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "worker.engine.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-P", "-m", "worker.engine.child", *self._words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.starts += 1
         self._frames = queue.Queue()

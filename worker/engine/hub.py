@@ -11,7 +11,7 @@ from schemas.errors import ModelError
 from worker.engine.smollm2 import Report
 
 WEIGHTS = ("model*.safetensors", "mtp*.safetensors", "mtp/*.safetensors")
-PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", *WEIGHTS)
+PATTERNS = ("*.json", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", "*.py", *WEIGHTS)
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 HEAD_TENSOR = re.compile(r"(^|\.)mtp(_layers)?\.|\beh_proj\.|^(pre_fc_norm_|token_layernorm|ne\.weight)")  # one that only a head has
 DEEPSEEK_LAYER = re.compile(r"(model\.layers\.\d+\.)eh_proj\.")  # whose whole layer belongs to the head

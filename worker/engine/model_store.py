@@ -38,6 +38,7 @@ DIGESTED = (
     "vocab.txt",
     "merges.txt",
     "chat_template*",
+    "*.py",  # runs only with --trust-remote-code, and then it is part of the model
 )
 DIGEST_CACHE_VERSION = 1
 DIGEST_BLOCK = 4 << 20  # bytes read at a time

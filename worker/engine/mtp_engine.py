@@ -69,8 +69,8 @@ class MTPEngine:
         )
 
     @classmethod
-    def load(cls, spec: RunSpec) -> "MTPEngine":
-        """Load what a spec names and make sure that it is what the spec means.
+    def load(cls, spec: RunSpec, *, trust_remote_code: bool = False) -> "MTPEngine":
+        """Load what a spec names and make sure that it is what the spec means; `trust_remote_code` as in `Trunk.load`.
 
         Raises:
             ModelError, HeadError: a file cannot be found or loaded, or its digest is another than the spec's.
@@ -78,7 +78,7 @@ class MTPEngine:
         dtype = _DTYPES[spec.profile.dtype]
         folder = model_store.resolve_model(spec.model.name)
         _check_digest(spec.model, model_store.digest_folder(folder), folder)
-        trunk = Trunk.load(folder, dtype)
+        trunk = Trunk.load(folder, dtype, trust_remote_code=trust_remote_code)
         head = None
         if spec.head is not None and spec.profile.depth > 0:
             path = model_store.resolve_head(spec.head.name)
@@ -88,7 +88,7 @@ class MTPEngine:
         if spec.draft_model is not None and spec.profile.depth > 0:
             draft_folder = model_store.resolve_model(spec.draft_model.name)
             _check_digest(spec.draft_model, model_store.digest_folder(draft_folder), draft_folder)
-            draft_model = Trunk.load(draft_folder, dtype)
+            draft_model = Trunk.load(draft_folder, dtype, trust_remote_code=trust_remote_code)
             _check_draft_model(trunk, draft_model, draft_folder)
         return cls(trunk, head, draft_model, spec.profile)
 

@@ -4,7 +4,7 @@ A frame is two big-endian uint32 (bytes of the JSON header, bytes of the payload
 
 Parent to child: `{"op": "generate", "spec": …, "shard": n}` with the shard blob as payload; `{"op": "load", "spec": …}`;
 `{"op": "score", "spec": …}` with rows of `schemas.scores` as payload; `{"op": "drop"}` gives the running job up; the end of the stream ends
-the child.
+the child. The child's one option, `TRUST`, lets code that comes with a model run.
 Child to parent: `{"event": "tally", "tally": …}` about once a second; then one of `{"event": "rows", …}` with the rows as payload,
 `{"event": "loaded", "backend": …}`, `{"event": "scores"}` with the scores as payload, `{"event": "dropped"}`,
 `{"event": "error", "type": …, "message": …}`.
@@ -14,6 +14,7 @@ import json
 import struct
 from typing import IO, Any
 
+TRUST = "--trust-remote-code"
 _LENGTHS = struct.Struct(">II")
 
 

@@ -45,16 +45,20 @@ class Trunk:
                 layer.linear_attn = TapedDeltaNet(layer.linear_attn)
 
     @classmethod
-    def load(cls, folder: Path, dtype: mx.Dtype) -> "Trunk":
-        """Load a folder in mlx-lm's layout.
+    def load(cls, folder: Path, dtype: mx.Dtype, *, trust_remote_code: bool = False) -> "Trunk":
+        """Load a folder in mlx-lm's layout; code that comes with the model runs only where that is trusted.
 
         Raises:
-            ModelError: mlx-lm cannot load it, or a layer's memory is of a kind that cannot take tokens back here.
+            ModelError: mlx-lm cannot load it, it needs code of its own, or a layer's memory is of a kind that cannot take tokens back here.
         """
         try:
-            model, config = load_model(folder)
-            tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-        except (ValueError, OSError, KeyError, TypeError) as error:
+            model, config = load_model(folder, trust_remote_code=trust_remote_code)
+            # Said in so many words: a tokenizer that is left to ask would ask on our own pipe.
+            trust = {"trust_remote_code": trust_remote_code}
+            tokenizer = load_tokenizer(folder, trust, eos_token_ids=config.get("eos_token_id"))
+        except (ValueError, OSError, KeyError, TypeError, ImportError, AttributeError) as error:
+            if not trust_remote_code and "trust_remote_code" in str(error):
+                raise ModelError(f"{folder} comes with code of its own, which runs only with --trust-remote-code: {error}") from error
             raise ModelError(f"{folder} cannot be loaded as a model: {error}") from error
         _check_layers(folder, model, config)
         model.set_dtype(dtype, _is_float)
