@@ -9,6 +9,7 @@ Exit code 1 when a dataset is not that of the undisturbed run.
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import re
@@ -27,6 +28,10 @@ import pyarrow.dataset as pds
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from chaos_fleet import MARK, ChaosFleet, files_of, poll, processes
+from flaky_network import FlakyNetwork
+
+from worker.app import make_app
+from worker.feeder import Feeder
 
 LANDED = re.compile(r"shard (\d+) of run (\w+) landed")
 
@@ -48,8 +53,11 @@ class Rounds:
             "coordinator killed": self._kill_coordinator,
             "server killed": lambda: kill(self.fleet.pids("server")[0]),
             "server came back empty": self.fleet.wipe,
-            "connections reset": lambda: self.draw.choice(self.fleet.networks[-2:]).reset(),
-            "network swallows": self._swallow,
+            "connections of a worker reset": lambda: self.draw.choice(self.fleet.networks[-2:]).reset(),
+            "connections of the coordinator reset": lambda: self.fleet.coordinator_network.reset(),
+            "network of a worker swallows": lambda: self._swallow(self.draw.choice(self.fleet.networks[-2:])),
+            "network of the coordinator swallows": lambda: self._swallow(self.fleet.coordinator_network),
+            "message twice": self._repeat,
             "worker stopped": self._stop,
         }
         name = self.draw.choice(sorted(faults))
@@ -90,8 +98,16 @@ class Rounds:
         self.fleet.coordinator.wait()
         self.fleet.start_coordinator()
 
-    def _swallow(self) -> None:
-        network = self.draw.choice(self.fleet.networks[-2:])
+    def _repeat(self) -> None:
+        """Every shard of the run once more, whether it is done, in work or not begun."""
+        run_id = json.loads((self.fleet.out / "manifest.json").read_text())["spec"]["run_id"]
+        app = make_app(self.fleet.broker_url)
+        feeder = Feeder(app, run_id)
+        for shard in range(self.fleet.shape[0] // self.fleet.shape[1]):
+            feeder.send(shard)
+        app.close()
+
+    def _swallow(self, network: FlakyNetwork) -> None:
         network.blackhole()
         wait(self.draw.uniform(5, 40))
         network.heal()

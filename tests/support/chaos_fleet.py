@@ -46,11 +46,13 @@ class ChaosFleet:
         self._broker = EmbeddedBroker(folder / "broker")
         self._processes: list[subprocess.Popen[bytes]] = []
         self.networks: list[FlakyNetwork] = []
+        self.coordinator_network: FlakyNetwork
         self.coordinator: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._broker.__enter__()
         self.client = make_client(self._broker.url)
+        self.coordinator_network = FlakyNetwork(self._port).__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -64,7 +66,7 @@ class ChaosFleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for network in self.networks:
+        for network in (*self.networks, self.coordinator_network):
             network.__exit__()
         self.client.close()
         self._broker.__exit__()
@@ -74,15 +76,21 @@ class ChaosFleet:
         """The broker without a network in between."""
         return self._broker.url
 
+    @property
+    def _port(self) -> int:
+        return int(self.broker_url.rpartition(":")[2].partition("/")[0])
+
+    def _through(self, network: FlakyNetwork) -> str:
+        return self.broker_url.replace(f":{self._port}/", f":{network.port}/")
+
     def start_worker(self, **settings: float) -> "subprocess.Popen[bytes]":
         """`specmill worker` behind a network of its own; with settings, a bare worker that has them."""
-        port = int(self.broker_url.rpartition(":")[2].partition("/")[0])
-        network = FlakyNetwork(port).__enter__()
+        network = FlakyNetwork(self._port).__enter__()
         self.networks.append(network)
         lease = self.settings.get("lease", 20.0)
         words = ["-m", "producer.cli", "worker", f"--lease-seconds={lease}", "--drain-timeout=2"]
         words = [str(PROCESS), "worker"] if settings else words
-        return self._start(words, self.broker_url.replace(f":{port}/", f":{network.port}/"), settings)
+        return self._start(words, self._through(network), settings)
 
     def next_run(self) -> "subprocess.Popen[bytes]":
         """Begin a run in a new folder."""
@@ -90,8 +98,9 @@ class ChaosFleet:
         return self.start_coordinator()
 
     def start_coordinator(self, **settings: float) -> "subprocess.Popen[bytes]":
-        """The run, or the rest of it."""
-        self.coordinator = self._start([str(PROCESS), "coordinator", str(self.out), *map(str, self.shape)], self.broker_url, settings)
+        """The run, or the rest of it, behind a network of its own."""
+        words = [str(PROCESS), "coordinator", str(self.out), *map(str, self.shape)]
+        self.coordinator = self._start(words, self._through(self.coordinator_network), settings)
         return self.coordinator
 
     def _start(self, words: list[str], broker_url: str, settings: dict[str, float]) -> "subprocess.Popen[bytes]":
