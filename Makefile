@@ -9,7 +9,7 @@ OUT ?= out/demo
 PYTEST_ARGS ?=
 BENCH_PROMPTS ?= examples/prompts.jsonl --column prompt
 
-.PHONY: help setup demo test lint format types tests bench pins docs clean
+.PHONY: help setup demo test lint format types tests bench pins docs pictures clean
 
 help:
 	@echo "make demo    examples/prompts.jsonl -> a Parquet dataset in $(OUT)"
@@ -18,7 +18,7 @@ help:
 	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
 	@echo "make types   mypy --strict                           make tests    pytest alone"
 	@echo "make bench   the measurements under bench/           make pins     pin the dependencies anew (needs uv)"
-	@echo "make docs    the documentation's site, in site/"
+	@echo "make docs    the documentation's site, in site/        make pictures DATASET=…  its pictures (needs chromium)"
 	@echo "make clean   remove .venv and tool caches"
 
 setup: $(STAMP)
@@ -72,6 +72,9 @@ pins:
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
+pictures: $(STAMP)
+	$(PYTHON) tests/support/pictures.py $(DATASET)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist

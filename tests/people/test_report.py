@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
+from browser import needs_chromium, screenshot
 from click.testing import CliRunner
 from PIL import Image
 from scripted_dataset import make_dataset
@@ -175,16 +174,13 @@ def test_an_excerpt_keeps_beginning_and_end():
     assert (len(text) <= 50, text[0], text[-1]) == (True, "x", "y")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@needs_chromium
 def test_a_browser_shows_the_page_dark_where_the_system_is_dark(out, tmp_path):
     (tmp_path / "page.html").write_text(Report.of_dataset(out).html())
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", "--window-size=1000,1200", "--hide-scrollbars"]
     corners = []
-    for theme, more in (("light", "preferredColorScheme=1"), ("dark", "preferredColorScheme=0")):
+    for theme in ("light", "dark"):
         picture = tmp_path / f"{theme}.png"
-        command = ["chromium", *flags, f"--user-data-dir={tmp_path / theme}", f"--blink-settings={more}", f"--screenshot={picture}"]
-        subprocess.run([*command, (tmp_path / "page.html").as_uri()], check=True, capture_output=True, timeout=60)
+        screenshot((tmp_path / "page.html").as_uri(), picture, dark=theme == "dark")
         with Image.open(picture) as image:
             colours = image.convert("RGB").getcolors(1 << 24)
             corners.append(image.convert("L").getpixel((2, 2)))
