@@ -37,6 +37,8 @@ def head_acceptance(
     files = model_store.digest_folder(folder)
     trunk = Trunk.load(folder, mx.float32)
     loaded = MTPHead.load(model_store.resolve_head(str(head)), trunk, mx.float32)
+    if loaded.deeper:
+        raise HeadError(f"{head} has {1 + len(loaded.deeper)} MTP layers; only a head of one layer can be judged without decoding")
     before, after = mx.zeros(1), mx.ones(1)
     if loaded.base_hidden(before, after) is before:
         raise HeadError(f"{head} reads hidden states from before the final norm; only those behind it can be judged")

@@ -11,6 +11,7 @@ from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
 from worker.engine.engine import Timings
 from worker.engine.lookup_drafter import LookupDrafter, NGramIndex
+from worker.engine.row import Row
 
 SAMPLED = SamplerConfig(temperature=0.8, top_p=0.95)
 ADJUSTED = SamplerConfig(frequency_penalty=0.5, repetition_penalty=1.2, logit_bias={"9": 2.0}, min_tokens=6)
@@ -116,10 +117,12 @@ def test_the_latest_of_the_longest_matches_continues_the_text() -> None:
     assert NGramIndex([5, 5, 5], shortest=2).continuation(4) == [5]
 
 
-def test_what_is_proposed_is_padded_where_the_text_ends() -> None:
+def test_what_is_proposed_is_padded_where_the_text_ends(tiny: tuple[Path, Path]) -> None:
+    tokenizer = load_engine(make_spec(*tiny)).trunk.tokenizer
+    row = Row(make_requests(["x"])[0], [5, 6, 5, 6], max_tokens=4, stop=(), tokenizer=tokenizer, depth=3)
     drafter = LookupDrafter(depth=3, slots=2, vocab_size=300)
-    drafter._texts[0] = NGramIndex([5, 6, 5, 6], shortest=2)
-    assert drafter.propose().tolist() == [[5, 6, -1], [-1, -1, -1]]
+    drafter.admit(0, drafter, row)
+    assert drafter.propose([row, None]).tolist() == [[5, 6, -1], [-1, -1, -1]]
 
 
 def test_a_draft_model_with_another_vocabulary_is_refused(tiny: tuple[Path, Path], tiny_llama: Callable[..., Path]) -> None:

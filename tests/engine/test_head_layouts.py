@@ -163,9 +163,9 @@ def test_half_a_head_names_what_is_missing(qwen: tuple[Path, Path], tmp_path: Pa
 
 
 def test_two_heads_in_one_file_and_none_at_all_are_refused(tmp_path: Path) -> None:
-    one = {"eh_proj.weight": np.zeros((2, 4), np.float32)}
-    save_file({f"model.layers.{layer}.{name}": tensor for layer in (4, 5) for name, tensor in one.items()}, tmp_path / "two.safetensors")
-    with pytest.raises(HeadError, match="one MTP layer is supported; received 2"):
+    marker = "mtp.pre_fc_norm_embedding.weight"
+    save_file({name: np.zeros(2, np.float32) for name in (marker, f"model.{marker}")}, tmp_path / "two.safetensors")
+    with pytest.raises(HeadError, match=r"one head; received several in the qwen layout, with the prefixes 'model\.mtp\.', 'mtp\.'"):
         HeadFile.read(tmp_path / "two.safetensors")
     save_file({"model.norm.weight": np.zeros(2, np.float32)}, tmp_path / "none.safetensors")
     with pytest.raises(HeadError, match="no MTP head of a known layout"):

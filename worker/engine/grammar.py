@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
 from numpy.typing import NDArray
 
 from schemas.constraint import Constraint
@@ -39,6 +38,8 @@ def grammar_tokenizer(tokenizer: Any, vocab_size: int, eos_ids: frozenset[int]) 
     Raises:
         GrammarError: not a fast tokenizer of Hugging Face.
     """
+    from llguidance.hf import from_tokenizer  # it imports transformers, which takes seconds that a check of a constraint need not wait
+
     try:
         return from_tokenizer(tokenizer._tokenizer, n_vocab=vocab_size, eos_token=sorted(eos_ids))
     except ValueError as error:

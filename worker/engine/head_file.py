@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.errors import HeadError
 from worker.engine.head_contract import HeadContract
-from worker.engine.head_layout import HeadLayout, recognise, renamed
+from worker.engine.head_layout import HeadLayout, layers_of, recognise
 
 ZERO_CENTRED = ("ne.weight", "nh.weight", "norm.weight", "layernorm.weight", "q_norm.weight", "k_norm.weight")
 
@@ -25,15 +25,17 @@ class HeadFile:
 
     Attributes:
         layout: the layout's name.
-        weights: tensors under `MTPHead`'s names.
+        weights: tensors under `MTPHead`'s names; those of the first MTP layer where there are several.
         contract: the file's own, else its family's.
         draft_vocab: the ids it drafts, [Vd] integer, or None.
+        deeper: the tensors of the other layers, in their order.
     """
 
     layout: str
     weights: dict[str, mx.array]
     contract: HeadContract
     draft_vocab: np.ndarray | None
+    deeper: tuple[dict[str, mx.array], ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "HeadFile":
@@ -55,15 +57,19 @@ class HeadFile:
         if recognised is None:
             some = ", ".join(sorted(weights)[:3]) or "no tensor"
             raise HeadError(f"{path} holds no MTP head of a known layout (specmill, qwen, deepseek, mimo); it holds {some} …")
-        layout, prefix = recognised
-        ours = renamed(layout, prefix, weights)
+        layout, prefixes = recognised
+        layers = layers_of(layout, prefixes, weights)
         if layout.name == "qwen" and _is_raw_export(weights, metadata, path):
-            ours = {name: tensor + 1.0 if name.endswith(ZERO_CENTRED) and tensor.ndim == 1 else tensor for name, tensor in ours.items()}
+            layers = [
+                {name: tensor + 1.0 if name.endswith(ZERO_CENTRED) and tensor.ndim == 1 else tensor for name, tensor in layer.items()}
+                for layer in layers
+            ]
         return cls(
             layout=layout.name,
-            weights=ours,
+            weights=layers[0],
             contract=_contract(metadata, layout),
             draft_vocab=None if draft_vocab is None else np.array(draft_vocab),
+            deeper=tuple(layers[1:]),
         )
 
 

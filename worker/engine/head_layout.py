@@ -27,6 +27,8 @@ class HeadLayout:
         names: the family's name → ours, matched at the start.
         contract: the family's default contract.
         ignored: starts of names that are left out.
+        blocks: what stands between the prefix and the number of a layer's block, where layers share all the rest; else each layer has a
+            prefix of its own.
     """
 
     name: str
@@ -35,6 +37,7 @@ class HeadLayout:
     names: dict[str, str]
     contract: HeadContract
     ignored: tuple[str, ...] = _COPIES
+    blocks: str = ""
 
 
 LAYOUTS = (
@@ -52,6 +55,7 @@ LAYOUTS = (
         prefix=r"(?:(?:model\.)?(?:language_model\.)?mtp\.)?",
         names={"pre_fc_norm_embedding.": "ne.", "pre_fc_norm_hidden.": "nh.", "fc.": "fc.", "layers.0.": "block.", "norm.": "norm."},
         contract=HeadContract(),
+        blocks="layers.",
     ),
     HeadLayout(
         name="deepseek",
@@ -88,8 +92,8 @@ LAYOUTS = (
 )
 
 
-def recognise(names: Iterable[str]) -> tuple[HeadLayout, str] | None:
-    """The layout of a file's tensors and the prefix of its head's, or None when none of them belongs to a head.
+def recognise(names: Iterable[str]) -> tuple[HeadLayout, list[str]] | None:
+    """The layout of a file's tensors and the prefixes of its MTP layers in their order, or None when none of them belongs to a head.
 
     Raises:
         HeadError: more than one head.
@@ -97,16 +101,43 @@ def recognise(names: Iterable[str]) -> tuple[HeadLayout, str] | None:
     known = list(names)
     for layout in LAYOUTS:
         pattern = re.compile(f"(?P<prefix>{layout.prefix}){re.escape(layout.marker)}")
-        found = sorted({match["prefix"] for name in known if (match := pattern.fullmatch(name))})
-        if len(found) > 1:
-            raise HeadError(f"a head of one MTP layer is supported; received {len(found)} in the {layout.name} layout: {', '.join(found)}")
-        if found:
-            return layout, found[0]
+        matches = [match for name in known if (match := pattern.fullmatch(name))]
+        numbered = {match.groupdict().get("layer"): match["prefix"] for match in matches}
+        if len({match["prefix"] for match in matches}) > 1 and None in numbered:
+            every = ", ".join(sorted({repr(match["prefix"]) for match in matches}))
+            raise HeadError(f"a file must hold one head; received several in the {layout.name} layout, with the prefixes {every}")
+        if matches:
+            return layout, [numbered[number] for number in sorted(numbered, key=lambda number: int(number or 0))]
     return None
 
 
-def renamed(layout: HeadLayout, prefix: str, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    """The head's tensors under our names; tensors of the trunk and copies of its shared matrices are left out, unknown names kept."""
+def layers_of(layout: HeadLayout, prefixes: list[str], weights: dict[str, mx.array]) -> list[dict[str, mx.array]]:
+    """The tensors of each MTP layer under our names; what layers share is in each.
+
+    Raises:
+        HeadError: a number is missing among the layers.
+    """
+    if not layout.blocks:
+        return [_renamed(layout, prefix, weights) for prefix in prefixes]
+    stem = prefixes[0] + layout.blocks
+    pattern = re.compile(re.escape(stem) + r"(\d+)\.")
+    numbers = {name: int(match[1]) for name in weights if (match := pattern.match(name))}
+    count = max(numbers.values(), default=0) + 1
+    if numbers and set(numbers.values()) != set(range(count)):
+        raise HeadError(f"MTP layers must be numbered from 0 without a gap; received {sorted(set(numbers.values()))}")
+    shared = {name: tensor for name, tensor in weights.items() if name not in numbers}
+    return [
+        _renamed(
+            layout,
+            prefixes[0],
+            shared | {name.replace(f"{stem}{layer}.", f"{stem}0."): weights[name] for name, number in numbers.items() if number == layer},
+        )
+        for layer in range(count)
+    ]
+
+
+def _renamed(layout: HeadLayout, prefix: str, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """One layer's tensors under our names; tensors of the trunk and copies of its shared matrices are left out, unknown names kept."""
     ours: dict[str, mx.array] = {}
     for name, tensor in weights.items():
         if not name.startswith(prefix) or (own := name.removeprefix(prefix)).startswith(layout.ignored):

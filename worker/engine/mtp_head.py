@@ -2,7 +2,8 @@
 
 With hidden state h_t and next token x_{t+1} it computes fc(cat[norm(embedding(x_{t+1})), norm(h_t)]), one decoder block of the trunk's
 kind with a key/value cache of its own at position t, and a final norm; the logits of x_{t+2} are the trunk's output matrix on that. Deeper
-drafts feed the head its own output. Where families differ, the contract says how.
+drafts feed the head its own output, or the next MTP layer, if there are several: layer k reads the output of layer k - 1 at position t and
+the token x_{t+1+k}. Where families differ, the contract says how.
 """
 
 import inspect
@@ -23,9 +24,10 @@ from worker.engine.trunk import Trunk
 
 
 class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
-    """One head of depth 1, applied recursively.
+    """One MTP layer, applied recursively.
 
     Attributes:
+        deeper: the further MTP layers of the same head, in their order.
         draft_ids: the ids of the draft logits' columns, [Vd] int32, ascending; None when they are the vocabulary itself.
     """
 
@@ -40,6 +42,7 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         # Leading underscores keep what is not a weight of the head out of its parameters.
         self._trunk = trunk
         self._contract = contract
+        self._deeper: tuple[MTPHead, ...] = ()
         self._draft_ids = draft_ids
         self._output_rows = None if draft_ids is None else trunk.output_rows(mx.array(draft_ids))
 
@@ -52,25 +55,19 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         """
         file = HeadFile.read(path)
         draft_ids = _draft_ids(path, file.draft_vocab, trunk.vocab_size) if file.draft_vocab is not None else None
-        head = cls(trunk, file.contract, draft_ids)
-        head._quantize_like(file.weights)
-        expected: dict[str, mx.array] = dict(tree_flatten(head.parameters()))
-        missing, unknown = sorted(set(expected) - set(file.weights)), sorted(set(file.weights) - set(expected))
-        if missing or unknown:
-            raise HeadError(
-                f"{path} ({file.layout} layout) does not fit the trunk: "
-                f"missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}"
-            )
-        for name, weight in file.weights.items():
-            if weight.shape != expected[name].shape:
-                raise HeadError(f"{path}: {name} must have shape {list(expected[name].shape)}; received {list(weight.shape)}")
-        head.load_weights(list(file.weights.items()))
-        head.set_dtype(dtype)
-        if head._output_rows is not None:
-            head._output_rows = head._output_rows.astype(dtype)
-        head.eval()
-        mx.eval(head.parameters(), head._output_rows)
-        return head
+        layers = []
+        for number, weights in enumerate((file.weights, *file.deeper)):
+            layer = cls(trunk, file.contract, draft_ids)
+            where = f"{path} ({file.layout} layout" + (f", MTP layer {number})" if file.deeper else ")")
+            layer._take_weights(weights, where, dtype)
+            layers.append(layer)
+        layers[0]._deeper = tuple(layers[1:])
+        return layers[0]
+
+    @property
+    def deeper(self) -> "tuple[MTPHead, ...]":
+        """The further MTP layers of the same head, in their order."""
+        return self._deeper
 
     @property
     def draft_ids(self) -> np.ndarray | None:
@@ -105,6 +102,22 @@ class MTPHead(nn.Module):  # type: ignore[misc] # mlx.nn has no types
         if self._output_rows is None:
             return self._trunk.logits(normed)
         return normed @ self._output_rows.T
+
+    def _take_weights(self, weights: dict[str, mx.array], where: str, dtype: mx.Dtype) -> None:
+        self._quantize_like(weights)
+        expected: dict[str, mx.array] = dict(tree_flatten(self.parameters()))
+        missing, unknown = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
+        if missing or unknown:
+            raise HeadError(f"{where} does not fit the trunk: missing tensors {missing or 'none'}, unknown tensors {unknown or 'none'}")
+        for name, weight in weights.items():
+            if weight.shape != expected[name].shape:
+                raise HeadError(f"{where}: {name} must have shape {list(expected[name].shape)}; received {list(weight.shape)}")
+        self.load_weights(list(weights.items()))
+        self.set_dtype(dtype)
+        if self._output_rows is not None:
+            self._output_rows = self._output_rows.astype(dtype)
+        self.eval()
+        mx.eval(self.parameters(), self._output_rows)
 
     def _quantize_like(self, weights: dict[str, mx.array]) -> None:
         """Quantize the modules that come with scales; bits and group size follow from the shapes, module by module."""
