@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from restatement import decoder_layer, rms_norm
 from safetensors.numpy import load_file, save_file
 
 from schemas.errors import DecodeError, HeadError
@@ -21,40 +22,13 @@ def trunk(tiny) -> Trunk:
     return Trunk.load(tiny[0], mx.float32)
 
 
-def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + EPS) * weight
-
-
-def rotate(x: np.ndarray) -> np.ndarray:
-    """Rotary embedding of [T, heads, width] at positions 0, 1, …, halves rotated against each other."""
-    half = x.shape[-1] // 2
-    angles = np.arange(x.shape[0])[:, None] * THETA ** (-np.arange(half) / half)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    first, second = x[..., :half], x[..., half:]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
 def restated_head(
     w: dict[str, np.ndarray], embedding: np.ndarray, hidden: np.ndarray, tokens: list[int], heads: int, kv_heads: int
 ) -> np.ndarray:
     """Post-norm hidden states [T, D] in float64, written from the formula."""
-    x = np.concatenate([rms_norm(embedding[tokens], w["ne.weight"]), rms_norm(hidden, w["nh.weight"])], axis=-1) @ w["fc.weight"].T
-    length, width = x.shape
-    normed = rms_norm(x, w["block.input_layernorm.weight"])
-    q, k, v = (normed @ w[f"block.self_attn.{name}_proj.weight"].T for name in "qkv")
-    q, k, v = rotate(q.reshape(length, heads, -1)), rotate(k.reshape(length, kv_heads, -1)), v.reshape(length, kv_heads, -1)
-    out = np.zeros_like(q)
-    for head in range(heads):
-        shared = head * kv_heads // heads
-        for t in range(length):
-            scores = k[: t + 1, shared] @ q[t, head] / np.sqrt(q.shape[-1])
-            weights = np.exp(scores - scores.max())
-            out[t, head] = weights @ v[: t + 1, shared] / weights.sum()
-    x = x + out.reshape(length, width) @ w["block.self_attn.o_proj.weight"].T
-    normed = rms_norm(x, w["block.post_attention_layernorm.weight"])
-    gate = normed @ w["block.mlp.gate_proj.weight"].T
-    x = x + (gate / (1 + np.exp(-gate)) * (normed @ w["block.mlp.up_proj.weight"].T)) @ w["block.mlp.down_proj.weight"].T
-    return rms_norm(x, w["norm.weight"])
+    halves = [rms_norm(embedding[tokens], w["ne.weight"], EPS), rms_norm(hidden, w["nh.weight"], EPS)]
+    x = np.concatenate(halves, axis=-1) @ w["fc.weight"].T
+    return rms_norm(decoder_layer(w, "block.", x, heads, kv_heads, EPS, THETA), w["norm.weight"], EPS)
 
 
 def test_the_head_computes_its_formula(tiny, trunk: Trunk) -> None:
