@@ -1,10 +1,14 @@
-"""Tokens per second of the engine against mlx-lm's `batch_generate`: same model, same prompt ids, same B, alternately in one process.
+"""Tokens per second of the engine against mlx-lm: same model, same prompt ids, same B, alternately in one process.
 
-Run: python bench/decode.py PROMPTS.jsonl [--column 'turns[0]'] [--mtp HEAD] [--batch 1 8 16] [--depth 0 1] [--temperature 0.7 --top-p 0.95]
+Run: python bench/decode.py PROMPTS.jsonl [--column 'turns[0]'] [--mtp HEAD] [--batch 1 8 16] [--depth 0 1] [--samplers sampled greedy]
 
-Decode rates leave the prefill out on both sides (mlx-lm's own statistics; the engine's draft + verify + commit); whole rates divide all new
-tokens by all wall time. Greedy or sampled, both sides stop at the model's end tokens; a sampled peer draws other tokens, so rates are
-compared, never wall times.
+The peers are `batch_generate`, and at B = 1 with a head `speculative_generate_step` too, whose draft model is `--draft-model` (the target
+itself when not given: mlx-lm has no heads). Decode rates leave the prefill out on both sides (mlx-lm's own statistics; the engine's draft +
+verify + commit); whole rates divide all new tokens by all wall time. Greedy or sampled, both sides stop at the model's end tokens; a
+sampled peer draws other tokens, so rates are compared, never wall times.
+
+`--categories` measures every category of the file by itself at B = 1, in Spec-Bench's own terms: mean accepted tokens (tokens per cycle)
+and speed-up over decoding without drafts.
 """
 
 import argparse
@@ -13,9 +17,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from measurement import Measure, Result, arguments, in_turns
 
 from producer.column_path import ColumnPath
 from sampling.counter_rng import row_key
@@ -24,137 +29,326 @@ from schemas.run_spec import ModelRef, RunSpec
 from schemas.sampler import SamplerConfig
 from worker.engine import blas, model_store
 
+SAMPLERS = {"sampled": (0.7, 0.95), "greedy": (0.0, 1.0)}  # temperature, top-p
+GOALS = {
+    "sampled": {1: "1.6, floor 1.3", 4: "2.0, floor 1.4", 8: "2.0, floor 1.5", 16: "1.7, floor 1.5", 32: "1.4, floor 1.3"},
+    "greedy": {1: "1.3, floor 1.0", 4: "1.5, floor 1.0", 8: "1.5, floor 1.0", 16: "1.2, floor 1.0", 32: "1.05, floor 1.0"},
+}
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
 
 @dataclass(frozen=True)
-class Rate:
-    """One side's result of one round, tokens per second."""
+class Decoded:
+    """One side's result of one round.
 
+    Attributes:
+        tokens: new ones.
+        decode: tokens per second without prefill.
+        whole: tokens per second with everything.
+        cycles: of the batch; 0 for a peer.
+        row_cycles: summed over rows.
+        decode_seconds: draft, verify and commit.
+    """
+
+    tokens: int
     decode: float
     whole: float
-    note: str = ""
+    cycles: int = 0
+    row_cycles: int = 0
+    decode_seconds: float = 0.0
 
 
-def read_prompts(path: Path, column: str, count: int, longest: int | None = None) -> list[str]:
-    """Evenly spaced prompts of a JSONL file of at most `longest` characters, so that a file sorted by category is sampled evenly."""
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    prompts = [str(ColumnPath.parse(column).of(record)) for record in records]
-    prompts = [prompt for prompt in prompts if longest is None or len(prompt) <= longest]
-    return prompts[:: max(1, len(prompts) // count)][:count]
+def prompts_of(path: Path, column: str, count: int) -> list[tuple[str, str]]:
+    """Prompts and their categories, an even mix of the categories where there are some; those of MT-bench are one, as in Spec-Bench."""
+    groups: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            record = json.loads(line)
+            category = str(record.get("category", ""))
+            name = "multi-turn conversation" if category in MT_BENCH else category.replace("_", " ")
+            groups.setdefault(name, []).append(str(ColumnPath.parse(column).of(record)))
+    shares = {name: -(-count // len(groups)) for name in groups}
+    # Evenly spaced within a category, too: a file may be sorted.
+    spaced = {name: prompts[:: max(1, len(prompts) // shares[name])][: shares[name]] for name, prompts in groups.items()}
+    mixed = [(prompts[at], name) for at in range(max(shares.values())) for name, prompts in spaced.items() if at < len(prompts)]
+    return mixed[:count]
 
 
-def make_spec(args: argparse.Namespace, folder: Path, slots: int, depth: int) -> RunSpec:
+def spec_for(
+    folder: Path, head: str | None, *, slots: int, depth: int, max_tokens: int, temperature: float, top_p: float, records: int
+) -> RunSpec:
+    """A run of the model in `folder`."""
+    head_ref = None
+    if head is not None and depth:
+        head_files = model_store.digest_head(model_store.resolve_head(head))
+        head_ref = ModelRef(head, model_store.combined_digest(head_files), head_files)
     files = model_store.digest_folder(folder)
-    head = None
-    if depth:
-        head_files = model_store.digest_head(model_store.resolve_head(args.mtp))
-        head = ModelRef(args.mtp, model_store.combined_digest(head_files), head_files)
     return RunSpec(
         run_id="bench",
-        model=ModelRef(args.model, model_store.combined_digest(files), files),
-        head=head,
-        sampler=SamplerConfig(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k),
-        max_tokens=args.max_tokens,
+        model=ModelRef(str(folder), model_store.combined_digest(files), files),
+        head=head_ref,
+        sampler=SamplerConfig(temperature=temperature, top_p=top_p),
+        max_tokens=max_tokens,
         stop=(),
         samples=1,
         seed=0,
         coupling="rejection",
-        profile=ExecutionProfile(slots=slots, depth=depth),
+        profile=ExecutionProfile(slots=slots, depth=depth if head is not None else 0),
         raw=False,
         logprobs=False,
-        shard_size=args.prompts,
-        records=args.prompts,
+        shard_size=records,
+        records=records,
         prompts_digest="",
     )
 
 
-def run_engine(spec: RunSpec, engine: Any, prompts: Sequence[str]) -> Rate:
-    from worker.engine.completion import Request
+def run_engine(spec: RunSpec, engine: Any, prompts: Sequence[str]) -> Decoded:
     from worker.engine.engine import Timings
 
-    requests = [Request(i, 0, row_key(0, str(i), 0), prompt, None, None) for i, prompt in enumerate(prompts)]
-    timings = Timings()
+    timings, cycles = Timings(), 0
+
+    def count(_: object) -> None:
+        nonlocal cycles
+        cycles += 1
+
     started = time.perf_counter()
-    completions = engine.complete(spec, requests, timings, lambda tally: None)
+    completions = engine.complete(spec, _requests(prompts), timings, count)
     wall = time.perf_counter() - started
     assert all(completion.error is None for completion in completions)
     tokens = sum(len(completion.token_ids) for completion in completions)
-    cycles = sum(completion.acceptance.cycles for completion in completions)
-    seconds = f"prefill {timings.prefill:.1f} draft {timings.draft:.1f} verify {timings.verify:.1f} commit {timings.commit:.2f} s"
-    return Rate(tokens / (timings.draft + timings.verify + timings.commit), tokens / wall, f"{tokens / cycles:.2f} tokens/cycle, {seconds}")
+    row_cycles = sum(completion.acceptance.cycles for completion in completions)
+    seconds = timings.draft + timings.verify + timings.commit
+    return Decoded(tokens, tokens / seconds, tokens / wall, cycles, row_cycles, seconds)
 
 
-def run_peer(model: Any, tokenizer: Any, ids: list[list[int]], slots: int, spec: RunSpec) -> Rate:
+def run_peer(model: Any, tokenizer: Any, ids: list[list[int]], slots: int, spec: RunSpec) -> Decoded:
     from mlx_lm.generate import batch_generate
     from mlx_lm.sample_utils import make_sampler
 
-    sampler = make_sampler(temp=spec.sampler.temperature, top_p=spec.sampler.top_p, top_k=spec.sampler.top_k)
+    sampler = make_sampler(temp=spec.sampler.temperature, top_p=spec.sampler.top_p)
+    sizes = {"completion_batch_size": slots, "prefill_batch_size": min(slots, 8)}
     started = time.perf_counter()
-    response = batch_generate(
-        model,
-        tokenizer,
-        ids,
-        max_tokens=spec.max_tokens,
-        sampler=sampler,
-        completion_batch_size=slots,
-        prefill_batch_size=min(slots, 8),
-    )
-    wall = time.perf_counter() - started
-    stats = response.stats
-    return Rate(stats.generation_tps, stats.generation_tokens / wall, f"prefill {stats.prompt_time:.1f} s")
+    stats = batch_generate(model, tokenizer, ids, max_tokens=spec.max_tokens, sampler=sampler, **sizes).stats
+    return Decoded(stats.generation_tokens, stats.generation_tps, stats.generation_tokens / (time.perf_counter() - started))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--column", default="turns[0]")
-    parser.add_argument("--model", default=model_store.SMOLLM2)
-    parser.add_argument("--mtp")
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--depth", type=int, nargs="+", default=[0])
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    print(f"BLAS {blas.prepare()}, mlx {version('mlx')}, mlx-lm {version('mlx-lm')}, {args}")
+def run_speculative_peer(model: Any, draft: Any, tokenizer: Any, ids: list[list[int]], spec: RunSpec, drafts: int) -> Decoded:
+    """mlx-lm's own speculation, one prompt after the other; its first token ends the prefill."""
     import mlx.core as mx
-    from mlx_lm.utils import load
+    from mlx_lm.generate import speculative_generate_step
+    from mlx_lm.sample_utils import make_sampler
 
-    from worker.engine.encoding import encode_prompt
-    from worker.engine.mtp_engine import MTPEngine
-
-    folder = model_store.resolve_model(args.model)
-    prompts = read_prompts(args.file, args.column, args.prompts)
-    model, tokenizer = load(str(folder))
-    model.set_dtype(mx.float32)
-    for slots in args.batch:
-        specs = {depth: make_spec(args, folder, slots, depth) for depth in args.depth}
-        engines = {depth: MTPEngine.load(spec) for depth, spec in specs.items()}
-        few = prompts[: max(8, min(args.prompts, 4 * slots))]
-        ids = [encode_prompt(request, tokenizer, raw=False) for request in _requests(few)]
-        ratios: dict[int, list[tuple[float, float]]] = {depth: [] for depth in args.depth}
-        for _ in range(args.rounds):
-            peer = run_peer(model, tokenizer, ids, slots, specs[args.depth[0]])
-            print(f"B={slots} mlx-lm: decode {peer.decode:.1f} whole {peer.whole:.1f} tok/s; {peer.note}", flush=True)
-            for depth, spec in specs.items():
-                ours = run_engine(spec, engines[depth], few)
-                ratios[depth].append((ours.decode / peer.decode, ours.whole / peer.whole))
-                print(f"B={slots} K={depth}: decode {ours.decode:.1f} whole {ours.whole:.1f} tok/s; {ours.note}", flush=True)
-        for depth, pairs in ratios.items():
-            decode, whole = (sorted(values) for values in zip(*pairs, strict=True))
-            print(
-                f"B={slots} K={depth}: ratio to mlx-lm, decode {decode[0]:.2f}/{statistics.median(decode):.2f}/{decode[-1]:.2f}, "
-                f"whole {whole[0]:.2f}/{statistics.median(whole):.2f}/{whole[-1]:.2f} (min/median/max)",
-                flush=True,
-            )
+    sampler = make_sampler(temp=spec.sampler.temperature, top_p=spec.sampler.top_p)
+    tokens, decoding, started = 0, 0.0, time.perf_counter()
+    for prompt in ids:
+        first = 0.0
+        steps = speculative_generate_step(
+            mx.array(prompt), model, draft, num_draft_tokens=drafts, max_tokens=spec.max_tokens, sampler=sampler
+        )
+        for token, *_ in steps:
+            first = first or time.perf_counter()
+            tokens += 1
+            if int(token) in tokenizer.eos_token_ids:
+                break
+        decoding += time.perf_counter() - first
+    return Decoded(tokens, tokens / decoding, tokens / (time.perf_counter() - started))
 
 
 def _requests(prompts: Sequence[str]) -> list[Any]:
     from worker.engine.completion import Request
 
-    return [Request(i, 0, 0, prompt, None, None) for i, prompt in enumerate(prompts)]
+    return [Request(i, 0, row_key(0, str(i), 0), prompt, None, None) for i, prompt in enumerate(prompts)]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The machine's limits, and what a cycle asks of them.
+
+    Attributes:
+        bandwidth: bytes read per second.
+        peak: floating point operations per second.
+        target: parameters that a pass of the target reads.
+        head: parameters that a draft reads.
+    """
+
+    bandwidth: float
+    peak: float
+    target: int
+    head: int
+
+    @classmethod
+    def of(cls, engine: Any) -> "Limits":
+        """Measured now, for a float32 engine."""
+        from machine_limits import gemm_peak, read_bandwidth
+        from mlx.utils import tree_flatten
+
+        def size(tree: Any) -> int:
+            return sum(value.size for _, value in tree_flatten(tree))
+
+        target = size(engine.trunk._text_model.parameters())
+        head = 0
+        if engine._head is not None:
+            rows = engine._head._output_rows
+            head = size(engine._head.parameters()) + (rows.size if rows is not None else engine.trunk.vocab_size * engine.trunk.width)
+        return cls(read_bandwidth(), gemm_peak(), target, head)
+
+    def bandwidth_share(self, run: Decoded, depth: int) -> float:
+        """Bytes of weights that all cycles must read ÷ what memory gives in their time, percent."""
+        return 100 * 4 * (self.target + depth * self.head) * run.cycles / run.decode_seconds / self.bandwidth
+
+    def flop_share(self, run: Decoded, depth: int) -> float:
+        """Multiplications and additions that the rows need ÷ what the machine could do in that time, percent."""
+        work = 2.0 * ((depth + 1) * self.target + depth * self.head) * run.row_cycles
+        return 100 * work / run.decode_seconds / self.peak
+
+
+class Bench:
+    """The model on both sides."""
+
+    def __init__(self, args: argparse.Namespace, result: Result) -> None:
+        from mlx_lm.utils import load
+
+        self.args = args
+        self.result = result
+        self.folder = model_store.resolve_model(args.model)
+        self.model, self.tokenizer = load_float32(load, self.folder)
+        self.draft = load_float32(load, model_store.resolve_model(args.draft_model))[0] if args.draft_model else self.model
+        self._engines: dict[tuple[int, int], Any] = {}
+
+    def spec(self, sampler: str, slots: int, depth: int) -> RunSpec:
+        temperature, top_p = SAMPLERS[sampler]
+        shape = {"slots": slots, "depth": depth, "max_tokens": self.args.max_tokens, "records": self.args.prompts}
+        return spec_for(self.folder, self.args.mtp, temperature=temperature, top_p=top_p, **shape)
+
+    def engine(self, spec: RunSpec) -> Any:
+        from worker.engine.mtp_engine import MTPEngine
+
+        key = (spec.profile.slots, spec.profile.depth)
+        if key not in self._engines:
+            self._engines.clear()
+            self._engines[key] = MTPEngine.load(spec)
+        return self._engines[key]
+
+    def ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        from worker.engine.encoding import encode_prompt
+
+        return [encode_prompt(request, self.tokenizer, raw=False) for request in _requests(prompts)]
+
+    def compare(self, sampler: str, slots: int, depth: int, prompts: Sequence[str]) -> None:
+        """One batch size: decode and whole rates beside `batch_generate`, and how near the machine's limit."""
+        spec = self.spec(sampler, slots, depth)
+        engine, ids = self.engine(spec), self.ids(prompts)
+        runs: list[Decoded] = []
+        peers: list[Decoded] = []
+
+        def ours() -> float:
+            runs.append(run_engine(spec, engine, prompts))
+            return runs[-1].decode
+
+        def theirs() -> float:
+            peers.append(run_peer(self.model, self.tokenizer, ids, slots, spec))
+            return peers[-1].decode
+
+        decode = in_turns(self.args.rounds, ours, theirs)
+        cell = f"B = {slots}, {sampler}, K = {spec.profile.depth}"
+        goal = f"ratio {GOALS[sampler][slots]}" if slots in GOALS[sampler] and spec.profile.depth else ""
+        self.result.add(Measure(f"{cell}: decode", "tok/s", decode[0], "batch_generate", decode[1], goal))
+        whole = tuple(run.whole for run in runs), tuple(run.whole for run in peers)
+        self.result.add(Measure(f"{cell}: with prefill", "tok/s", whole[0], "batch_generate", whole[1]))
+        self.result.add(Measure(f"{cell}: tokens per cycle", "", tuple(run.tokens / run.row_cycles for run in runs)))
+        limits = Limits.of(engine)
+        if slots == 1:
+            shares = tuple(limits.bandwidth_share(run, spec.profile.depth) for run in runs)
+            what = f"of {limits.bandwidth / 1e9:.1f} GB/s"
+            self.result.add(Measure(f"{cell}: weights read, share {what}", "%", shares, goal="≥ 70 %"))
+        if slots == max(self.args.batch):
+            shares = tuple(limits.flop_share(run, spec.profile.depth) for run in runs)
+            what = f"of {limits.peak / 1e9:.0f} GFLOP/s"
+            self.result.add(Measure(f"{cell}: arithmetic, share {what}", "%", shares, goal="≥ 50 %" if slots == 32 else ""))
+
+    def compare_speculation(self, sampler: str, depth: int, prompts: Sequence[str]) -> None:
+        """B = 1 beside `speculative_generate_step`."""
+        spec = self.spec(sampler, 1, depth)
+        engine, ids = self.engine(spec), self.ids(prompts)
+        ours, theirs = in_turns(
+            self.args.rounds,
+            lambda: run_engine(spec, engine, prompts).whole,
+            lambda: run_speculative_peer(self.model, self.draft, self.tokenizer, ids, spec, depth).whole,
+        )
+        draft = self.args.draft_model or "the target itself as draft model"
+        what = f"B = 1, {sampler}, K = {depth}: with prefill"
+        self.result.add(Measure(what, "tok/s", ours, f"speculative_generate_step, {draft}", theirs))
+
+    def compare_categories(self, sampler: str, depth: int, prompts: list[tuple[str, str]]) -> None:
+        """B = 1, category by category."""
+        spec = self.spec(sampler, 1, depth)
+        engine = self.engine(spec)
+        for category in dict.fromkeys(name for _, name in prompts):
+            mine = [prompt for prompt, name in prompts if name == category]
+            ids = self.ids(mine)
+            runs: list[Decoded] = []
+
+            def ours(mine: list[str] = mine, runs: list[Decoded] = runs) -> float:
+                runs.append(run_engine(spec, engine, mine))
+                return runs[-1].decode
+
+            def theirs(ids: list[list[int]] = ids) -> float:
+                return run_peer(self.model, self.tokenizer, ids, 1, spec).decode
+
+            values = in_turns(self.args.rounds, ours, theirs)
+            accepted = statistics.median(run.tokens / run.row_cycles for run in runs)
+            what = f"{category or 'all'}, {sampler}, K = {spec.profile.depth}: speed-up; mean accepted tokens {accepted:.2f}"
+            self.result.add(Measure(what, "tok/s", values[0], "batch_generate, B = 1", values[1]))
+
+
+def load_float32(load: Any, folder: Path) -> tuple[Any, Any]:
+    import mlx.core as mx
+
+    model, tokenizer = load(str(folder))[:2]
+    model.set_dtype(mx.float32)
+    return model, tokenizer
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--column", default="turns[0]")
+    parser.add_argument("--model", default=model_store.SMOLLM2)
+    parser.add_argument("--mtp")
+    parser.add_argument("--draft-model", help="for mlx-lm's own speculation")
+    parser.add_argument("--prompts", type=int)
+    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--batch", type=int, nargs="+")
+    parser.add_argument("--depth", type=int, nargs="+")
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
+    parser.add_argument("--categories", action="store_true")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (1 if args.short else 3)
+    args.prompts = args.prompts or (8 if args.short else 64)
+    args.max_tokens = args.max_tokens or (16 if args.short else 128)
+    args.batch = args.batch or ([1, 8] if args.short else [1, 4, 8, 16, 32])
+    args.depth = args.depth or ([1] if args.mtp else [0])
+    fast = blas.prepare()
+    head = f"head {Path(args.mtp).name}" if args.mtp else "no head"
+    result = Result(
+        "decode",
+        "Decoding",
+        f"{args.model}, float32 on {fast or 'the reference BLAS'}, {head}; {args.prompts} prompts of {args.file.name}, an even mix of its "
+        f"categories, at most {args.max_tokens} new tokens. Sampled is T 0.7, top-p 0.95.",
+    )
+    bench = Bench(args, result)
+    mixed = prompts_of(args.file, args.column, args.prompts)
+    for slots in args.batch:
+        for depth in args.depth:
+            for sampler in args.samplers:
+                few = [prompt for prompt, _ in mixed][: max(8, 4 * slots)]
+                bench.compare(sampler, slots, depth, few)
+                if slots == 1 and args.mtp and depth:
+                    bench.compare_speculation(sampler, depth, few)
+    if args.categories:
+        for sampler in args.samplers:
+            bench.compare_categories(sampler, args.depth[0], mixed)
+    result.write(args.results)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""How long people wait for `--help`, and a run for its first worker.
+
+Run: python bench/start_up.py [--model smollm2-135m]
+
+A worker is ready when its engine has loaded the model. The peer of `--help` is a bare Python that imports click.
+"""
+
+import subprocess
+import sys
+import time
+
+from measurement import Measure, Result, arguments, in_turns, specmill
+
+
+def seconds_of(command: list[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started
+
+
+def engine_ready(model: str) -> float:
+    """From starting an engine process to its answer that the model is loaded."""
+    from producer.run_plan import model_ref
+    from schemas.profile import ExecutionProfile
+    from schemas.run_spec import RunSpec
+    from schemas.sampler import SamplerConfig
+    from worker.engine.client import EngineProcess
+
+    spec = RunSpec(
+        run_id="bench",
+        model=model_ref(model, lambda _: None),
+        head=None,
+        sampler=SamplerConfig(),
+        max_tokens=8,
+        stop=(),
+        samples=1,
+        seed=0,
+        coupling="rejection",
+        profile=ExecutionProfile(slots=8, depth=0),
+        raw=False,
+        logprobs=False,
+        shard_size=1,
+        records=1,
+        prompts_digest="",
+    )
+    engine = EngineProcess()
+    started = time.perf_counter()
+    try:
+        engine.load(spec)
+        return time.perf_counter() - started
+    finally:
+        engine.close()
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    args = parser.parse_args()
+    rounds = args.rounds or (3 if args.short else 7)
+    result = Result("start-up", "Start-up", "Processes started one after the other, wall time.")
+    ours, theirs = in_turns(rounds, lambda: seconds_of(specmill("--help")), lambda: seconds_of([sys.executable, "-c", "import click"]))
+    result.add(Measure("`specmill --help`", "s", ours, "`import click`", theirs, "< 0.3 s"))
+    (ready,) = in_turns(min(rounds, 3), lambda: engine_ready(args.model))
+    result.add(Measure(f"a worker's engine has loaded {args.model}", "s", ready, goal="< 5 s"))
+    result.write(args.results)
+
+
+if __name__ == "__main__":
+    main()
