@@ -145,7 +145,7 @@ def test_a_dataset_of_rows_with_own_settings_is_verified_and_made_again(tmp_path
     assert read_manifest(out).spec.per_row == ("logit_bias", "n", "seed", "stop", "temperature")
     assert "rows' own" in (out / "README.md").read_text()
     assert "nothing to do" in specmill("run", path, "--out", out, "--model", "scripted", "--shard-size", 2)
-    assert "7 rows" in specmill("verify", out, "--all")
+    assert "7 of 7 regenerated: all equal" in specmill("verify", out, "--all")
     specmill("rerun", out, "--out", again)
     for part in sorted((out / "data").iterdir()):
         assert part.read_bytes() == (again / "data" / part.name).read_bytes(), part.name
