@@ -1,13 +1,12 @@
 """From what a user says of the form of completions to a `Constraint` that compiles."""
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 from schemas.constraint import Constraint
 from schemas.errors import InputError
 from worker.engine.grammar import check_constraint
-
-ANY_JSON_OBJECT = Constraint("json-schema", '{"type":"object"}')
 
 
 def constraint_from(json_schema: str | None, regex: str | None, grammar: str | None) -> Constraint | None:
@@ -47,9 +46,10 @@ def json_schema_constraint(schema: object) -> Constraint:
     """
     if not isinstance(schema, dict):
         raise InputError(f"a JSON schema must be an object; received {json.dumps(schema)[:80]}")
-    return _checked("a JSON schema", "json-schema", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+    return _checked("the JSON schema", "json-schema", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
 
 
+@lru_cache(maxsize=64)  # every line of a batch file may hold the same schema
 def _checked(what: str, kind: str, text: str) -> Constraint:
     try:
         constraint = Constraint(kind, text)

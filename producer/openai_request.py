@@ -1,10 +1,12 @@
 """A line of an OpenAI batch file: `custom_id`, `method`, `url` and the `body` of one request, with the sampling that it asks for."""
 
+import json
 from dataclasses import dataclass
 
+from producer.constraint_options import json_schema_constraint
 from producer.own_settings import SETTINGS, checked_setting
 from producer.template_args import checked_template_args
-from schemas.errors import InputError
+from schemas.errors import GrammarError, InputError
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 ENVELOPE = ("body", "method", "url")
@@ -12,7 +14,6 @@ ENVELOPE = ("body", "method", "url")
 
 _WITHOUT_EFFECT = ("model", "user", "metadata", "store", "stream", "stream_options", "service_tier", "messages", "prompt")
 _ZEROES: dict[str, tuple[object, ...]] = {
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "functions": ([],),
     "top_logprobs": (0,),
@@ -60,6 +61,8 @@ class OpenAIRequest:
                 options[SETTINGS[name]] = checked_setting(name, value, f"body.{name}")
             elif name == "logprobs":
                 options |= {"logprobs": True} if value is not False else {}
+            elif name == "response_format":
+                options |= _form(value)
             elif name == "chat_template_kwargs":
                 options["template_args"] = checked_template_args(value, "body.chat_template_kwargs")
             elif value not in _ZEROES.get(name, ()):
@@ -68,3 +71,22 @@ class OpenAIRequest:
         if (prompt is None) == (messages is None):
             raise InputError("body must hold either messages or prompt; received " + ("neither" if prompt is None else "both"))
         return cls(prompt, messages, options)
+
+
+def _form(value: object) -> dict[str, object]:
+    """The form that a response format asks for."""
+    given = value if isinstance(value, dict) else {}
+    try:
+        match given:
+            case {"type": "text"}:
+                return {}
+            case {"type": "json_object"}:
+                return {"constraint": json_schema_constraint({"type": "object"})}
+            case {"type": "json_schema", "json_schema": {"schema": schema}}:
+                return {"constraint": json_schema_constraint(schema)}
+    except (GrammarError, InputError) as error:
+        raise InputError(f"body.response_format: {error}") from error
+    raise InputError(
+        'body.response_format must be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": …}}; '
+        f"received {json.dumps(value)[:80]}"
+    )

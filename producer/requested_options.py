@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from producer.own_settings import OWN_OPTIONS
+from schemas.constraint import Constraint
 from schemas.errors import InputError
 
 LOGPROBS = "logprobs"
@@ -60,10 +61,12 @@ class RequestedOptions:
 
 def option_of(name: str) -> str:
     """The command line's name of a run option."""
-    other = {"samples": "--n", "template_args": "--chat-template-arg"}
+    other = {"samples": "--n", "template_args": "--chat-template-arg", "constraint": "--json-schema"}
     return other.get(name, f"--{name.replace('_', '-')}")
 
 
 def shown(value: object) -> str:
     """A value as a message says it."""
+    if isinstance(value, Constraint):
+        return value.text
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)

@@ -275,6 +275,7 @@ def options_from(context: click.Context, prompts: tuple[Path, ...], given: dict[
     named = frozenset(name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT)
     depth = given.pop("depth")
     depths = {"depth": None, "auto_depth": True} if depth == "auto" else {"depth": depth}
+    named |= {"constraint"} if constraint is not None else set()
     given |= {"sampler": sampler, "constraint": constraint}
     return RunOptions(prompts=prompts[0], others=prompts[1:], given=named, **depths, **given, **more)
 

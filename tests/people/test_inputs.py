@@ -19,6 +19,7 @@ from producer.cli import main
 from producer.prompts import open_prompts, with_requested
 from producer.run_options import RunOptions
 from producer.shards import ShardSource
+from schemas.constraint import Constraint
 from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
 from schemas.tables import table_from_bytes
@@ -343,6 +344,22 @@ def test_an_openai_batch_runs_unchanged_with_its_own_sampling(written):
     assert notes == ["from the file: --temperature 0.2, --top-p 0.9, --max-tokens 33, --n 2, --stop 'END'"]
 
 
+def test_the_response_format_of_all_requests_is_the_form_of_the_run(written):
+    schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}}
+    path = batch_file(written, {"response_format": wanted}, {"response_format": wanted})
+    options, _ = with_requested(RunOptions(path, Path("o")), source_of(path), lambda _: None)
+    assert options.constraint == Constraint("json-schema", json.dumps(schema, separators=(",", ":")))
+    path = batch_file(written, {"response_format": wanted}, {"response_format": {"type": "json_object"}})
+    with pytest.raises(InputError, match=r'all rows of a run share --json-schema, but .* asks for \{"type":"object","prop.* and .* for'):
+        with_requested(RunOptions(path, Path("o")), source_of(path), lambda _: None)
+    own = Constraint("regex", "[a-z]+")
+    options, _ = with_requested(
+        RunOptions(path, Path("o"), constraint=own, given=frozenset({"constraint"})), source_of(path), lambda _: None
+    )
+    assert options.constraint == own
+
+
 def test_legacy_completions_and_single_samplings_of_options_work(written):
     line = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "once", "max_tokens": 7}}
     source = source_of(written("b.jsonl", json.dumps(line).encode()))
@@ -352,7 +369,10 @@ def test_legacy_completions_and_single_samplings_of_options_work(written):
 
 BAD_REQUESTS = {
     '{"tools": [{"type": "function"}]}': "body.tools is not supported",
-    '{"response_format": {"type": "json_object"}}': "body.response_format is not supported",
+    '{"response_format": {"type": "xml"}}': 'body.response_format must be {"type": "text"}',
+    '{"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}}': (
+        "body.response_format: the json schema cannot be compiled: Invalid type: strin"
+    ),
     '{"logit_bias": [1]}': "body.logit_bias must be an object; received a list",
     '{"top_a": 0.1}': "body.top_a is not supported",
     '{"min_p": "low"}': "body.min_p must be a number; received text",
