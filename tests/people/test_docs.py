@@ -1,23 +1,38 @@
 """The documentation: built without a warning, its commands known and, where it is cheap, run as they stand."""
 
+import contextlib
 import importlib.util
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import documented_specmill
 import pytest
 
+from producer.broker import EmbeddedBroker
 from producer.cli import main
 from schemas import errors, tables
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
-EXECUTED = ("first-dataset.md", "inputs-and-outputs.md", "forms.md")
+ALONE = ("README.md", "first-dataset.md", "inputs-and-outputs.md", "forms.md")
+WITH_A_BROKER = ("fleet.md", "monitoring.md", "operations.md")
+RUN_ELSEWHERE = {
+    "depth-and-batch.md": ("tests/verify/test_tune.py",),
+    "heads.md": (
+        "tests/distill/test_distill_command.py",
+        "tests/distill/test_distill_end_to_end.py",
+        "tests/distill/test_model_acceptance.py",
+    ),
+}
+DOCUMENTED_BROKER = "redis://specmill:PASSWORD@127.0.0.1:6379/0"
 CHECKOUT = (ROOT / "mkdocs.yml").exists()
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="not a checkout")
 
@@ -46,21 +61,89 @@ def test_every_command_and_option_on_a_page_exists(page):
         assert {word.split("=")[0] for word in rest if word.startswith("-") and word != "-"} <= known, words
 
 
+class Page:
+    """A page's commands as a script, and the folder that it runs in."""
+
+    def __init__(self, page, folder):
+        self.folder = folder
+        self.blocks = "".join(block for _, block in shell_blocks(page))
+        shim = folder / ".venv" / "bin" / "specmill"
+        shim.parent.mkdir(parents=True)
+        shim.write_text(f'#!/bin/sh\nexec {sys.executable} {documented_specmill.__file__} "$@"\n')
+        shim.chmod(0o755)
+        (shim.parent / "activate").touch()
+        self.environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}", "DOCUMENTED_MODEL": "scripted"}
+
+    def run(self, before=""):
+        (self.folder / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+        script = f'set -eu\nssh() {{ true; }}\nmake() {{ grep -q "^$1:" Makefile; }}\n{before}\n{self.blocks}'
+        log = self.folder / "said"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                ["bash", "-c", script], cwd=self.folder, env=self.environment, stdout=said, stderr=said, start_new_session=True
+            )
+            try:
+                code = process.wait(timeout=300)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # workers that the page has started
+        assert (code, "Traceback" in log.read_text()) == (0, False), log.read_text()
+
+
+@pytest.fixture
+def page_named(tmp_path):
+    def open_page(name):
+        page = Page(ROOT / name if name == "README.md" else DOCS / name, tmp_path)
+        lines = [{"id": f"q{i}", "prompt": f"Say {i}."} for i in range(8)]
+        (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        turns = [{"question_id": i, "category": "math", "turns": [f"What is {i}?", "And now?"]} for i in range(4)]
+        (tmp_path / "question.jsonl").write_text("".join(json.dumps(line) + "\n" for line in turns))
+        return page
+
+    return open_page
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXECUTED)
-def test_the_commands_of_a_page_run_as_they_stand(name, tmp_path):
-    shim = tmp_path / "bin" / "specmill"
-    shim.parent.mkdir()
-    scripted = 'case "$1" in run) set -- "$@" --model scripted;; esac'
-    shim.write_text(f'#!/bin/sh\n{scripted}\nexec {sys.executable} -P -m producer.cli "$@"\n')
-    shim.chmod(0o755)
-    script = "set -eu\n" + "".join(block for _, block in shell_blocks(DOCS / name))
-    folder = tmp_path / "work"
-    folder.mkdir()
-    environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("name", ALONE)
+def test_the_commands_of_a_page_run_as_they_stand(name, page_named):
+    page_named(name).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_A_BROKER)
+def test_the_commands_of_a_page_about_fleets_run_as_they_stand(name, page_named, tmp_path):
+    pytest.importorskip("flower")
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        page = page_named(name)
+        page.blocks = page.blocks.replace(DOCUMENTED_BROKER, broker.url)
+        page.environment["SPECMILL_BROKER"] = broker.url
+        page.run("specmill run prompts.jsonl --out my-dataset" if name == "monitoring.md" else "")
+
+
+@pytest.mark.slow
+def test_the_commands_about_proofs_run_as_they_stand(page_named, agreeing_pair):
+    page = page_named("verifying.md")
+    page.environment["DOCUMENTED_MODEL"] = str(agreeing_pair[0])
+    page.run("specmill run prompts.jsonl --out my-dataset --max-tokens 8 --raw")
+
+
+def test_no_page_with_commands_is_forgotten():
+    pages = {page.name for page in PAGES if [*commands_in(page)]}
+    assert pages == {*ALONE, *WITH_A_BROKER, "verifying.md", *RUN_ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", RUN_ELSEWHERE)
+def test_what_takes_training_or_measuring_is_run_by_the_tests_of_that(name):
+    run_there = "".join((ROOT / test).read_text() for test in RUN_ELSEWHERE[name])
+    said = {word for words in commands_in(DOCS / name) for word in words if word in {"distill", "tune", "acceptance", "list"}}
+    said |= {word for words in commands_in(DOCS / name) for word in words if word.startswith("--")}
+    run_here = {word for page in ALONE for words in commands_in(ROOT / page if page == "README.md" else DOCS / page) for word in words}
+    assert {word for word in said - run_here if f'"{word}"' not in run_there} == set()
+
+
+def test_what_a_page_leaves_out_is_run_by_another_test():
+    for command, test in documented_specmill.RUN_ELSEWHERE.items():
+        assert f'"{command}"' in (ROOT / test).read_text()
 
 
 def test_the_reference_names_every_column():
