@@ -1,6 +1,8 @@
 """`dry_run`: what a run would do, found out without starting, fetching or writing anything."""
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -9,8 +11,9 @@ from producer.record import Record
 from producer.run_options import RunOptions
 from producer.source import PromptSource
 from schemas.errors import ModelError, RowError
+from schemas.profile import ExecutionProfile
 from worker.engine.completion import Request
-from worker.engine.encoding import encode_prompt
+from worker.engine.encoding import check_length, encode_prompt
 from worker.engine.model_store import resolve_model
 from worker.engine.scripted import is_scripted
 
@@ -20,27 +23,70 @@ RULE = "-" * 72
 
 
 def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
-    """Three prompts as the model will see them, and how much work there is.
+    """Three prompts as the model will see them, which prompts cannot run, and how much work there is.
 
     Raises:
         InputError: what the run itself would refuse about the prompts.
     """
     source = open_prompts(options, note)
     options, source = with_requested(options, source, note)
-    tokenizer = _tokenizer(options, note)
+    encoder = _Encoder.of(options, note)
     lines: list[str] = []
     for record in islice(_good(source), SHOWN):
-        lines += [f"{RULE}", f"{record.record_id}: {_described(record, tokenizer, raw=options.raw)}"]
+        lines += [f"{RULE}", f"{record.record_id}: {_described(record, encoder)}"]
     rows = source.records * options.samples
     lines += [RULE, f"{source.records:,} records × {options.samples:,} = {rows:,} rows in {source.shards:,} part files"]
     if source.bad:
         lines.append(f"{source.bad:,} bad lines become error rows")
     lines += [f"note: {warning}" for warning in source.warnings]
-    if tokenizer is not None:
-        lines.append(_prompt_tokens(source, tokenizer, options))
-    lines.append(f"at most {rows * options.max_tokens:,} tokens to generate ({options.max_tokens:,} per row)")
+    if encoder is not None:
+        lines += _prompt_tokens(source, encoder)
+    lines.append(_budget(source, options, rows))
     lines.append("nothing was started; the same command without --dry-run begins")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """The model's tokenizer, and how long prompt and completion may be together.
+
+    Attributes:
+        tokenizer: mlx-lm's `TokenizerWrapper`.
+        options: of the run.
+        limit: in tokens.
+    """
+
+    tokenizer: Any
+    options: RunOptions
+    limit: int
+
+    @classmethod
+    def of(cls, options: RunOptions, note: Callable[[str], None]) -> "_Encoder | None":
+        """The encoder of a run, or None where the model is not on this machine."""
+        if is_scripted(options.model):
+            return None
+        try:
+            folder = resolve_model(options.model, offline=True)
+        except ModelError:
+            note(f"the model {options.model} is not on this machine yet: no token counts (specmill model fetch {options.model})")
+            return None
+        from mlx_lm.utils import load_tokenizer
+
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        longest = ExecutionProfile().capacities[-1] - options.resolved_depth - 1
+        context = config.get("text_config", config).get("max_position_embeddings") or longest
+        return cls(load_tokenizer(folder, {"trust_remote_code": options.trust_remote_code}), options, min(context, longest))
+
+    def encode(self, record: Record) -> list[int]:
+        """The prompt's ids.
+
+        Raises:
+            RowError: the record cannot run.
+        """
+        request = Request(index=0, sample=0, key=0, prompt=record.prompt, messages=record.messages, bad_input=None)
+        ids = encode_prompt(request, self.tokenizer, raw=self.options.raw, template_args=self.options.template_args)
+        check_length(len(ids), _max_tokens(record, self.options), self.limit)
+        return ids
 
 
 def _good(source: PromptSource) -> Iterator[Record]:
@@ -48,49 +94,50 @@ def _good(source: PromptSource) -> Iterator[Record]:
         yield from (record for record in source.read_shard(shard) if record.bad_input is None)
 
 
-def _tokenizer(options: RunOptions, note: Callable[[str], None]) -> Any:
-    """The model's tokenizer, or None where it is not on this machine."""
-    model = options.model
-    if is_scripted(model):
-        return None
-    try:
-        folder = resolve_model(model, offline=True)
-    except ModelError:
-        note(f"the model {model} is not on this machine yet: no token counts (specmill model fetch {model})")
-        return None
-    from mlx_lm.utils import load_tokenizer
-
-    return load_tokenizer(folder, {"trust_remote_code": options.trust_remote_code})
+def _max_tokens(record: Record, options: RunOptions) -> int:
+    own = record.options.get("max_tokens", options.max_tokens)
+    assert isinstance(own, int)
+    return own
 
 
-def _encoded(record: Record, tokenizer: Any, *, raw: bool) -> list[int]:
-    request = Request(index=0, sample=0, key=0, prompt=record.prompt, messages=record.messages, bad_input=None)
-    return encode_prompt(request, tokenizer, raw=raw)
-
-
-def _described(record: Record, tokenizer: Any, *, raw: bool) -> str:
-    if tokenizer is None:
+def _described(record: Record, encoder: _Encoder | None) -> str:
+    if encoder is None:
         turns = record.messages or [{"role": "user", "content": str(record.prompt)}]
         return "\n".join(["", *(f"[{turn['role']}] {turn['content']}" for turn in turns)])
     try:
-        ids = _encoded(record, tokenizer, raw=raw)
+        ids = encoder.encode(record)
     except RowError as error:
         return f"becomes an error row: {type(error).__name__}: {error}"
-    return f"{len(ids):,} tokens\n{tokenizer.decode(ids)}"
+    return f"{len(ids):,} tokens\n{encoder.tokenizer.decode(ids)}"
 
 
-def _prompt_tokens(source: PromptSource, tokenizer: Any, options: RunOptions) -> str:
-    counts = []
-    failed = 0
+def _prompt_tokens(source: PromptSource, encoder: _Encoder) -> list[str]:
+    """How long prompts are, and which of them cannot run, and why."""
+    counts: list[int] = []
+    failed: list[str] = []
     for record in islice(_good(source), COUNTED):
         try:
-            counts.append(len(_encoded(record, tokenizer, raw=options.raw)))
-        except RowError:
-            failed += 1
-    if not counts:
-        return "no prompt can be encoded"
-    mean = sum(counts) / len(counts)
-    whole = len(counts) + failed + source.bad >= source.records
-    total = sum(counts) if whole else round(mean * (source.records - source.bad))
-    text = f"{'' if whole else 'about '}{total * options.samples:,} tokens of prompts ({mean:,.1f} on average, longest {max(counts):,})"
-    return text + (f"; {failed:,} of the first {len(counts) + failed:,} cannot be encoded" if failed else "")
+            counts.append(len(encoder.encode(record)))
+        except RowError as error:
+            failed.append(f"  {record.record_id}: {type(error).__name__}: {error}")
+    seen = len(counts) + len(failed)
+    lines = []
+    if counts:
+        mean = sum(counts) / len(counts)
+        whole = seen + source.bad >= source.records
+        total = sum(counts) if whole else round(mean * (source.records - source.bad))
+        lines.append(
+            f"{'' if whole else 'about '}{total * encoder.options.samples:,} tokens of prompts "
+            f"({mean:,.1f} on average, longest {max(counts):,})"
+        )
+    if failed:
+        lines.append(f"{len(failed):,} of the first {seen:,} prompts cannot run and become error rows:")
+        lines += [*failed[:SHOWN], *([f"  … and {len(failed) - SHOWN:,} more"] if len(failed) > SHOWN else [])]
+    return lines
+
+
+def _budget(source: PromptSource, options: RunOptions, rows: int) -> str:
+    if "max_tokens" not in source.own:
+        return f"at most {rows * options.max_tokens:,} tokens to generate ({options.max_tokens:,} per row)"
+    budgets = [_max_tokens(record, options) for record in _good(source)]
+    return f"at most {sum(budgets) * options.samples:,} tokens to generate ({min(budgets):,} to {max(budgets):,} per row)"

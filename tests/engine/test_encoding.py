@@ -41,3 +41,16 @@ def test_what_cannot_be_encoded_says_why(tokenizer) -> None:
     check_length(6, 4, limit=10)
     with pytest.raises(PromptTooLongError, match="fit 10 tokens; received a prompt of 7 with max_tokens 4"):
         check_length(7, 4, limit=10)
+
+
+def test_the_template_is_told_what_it_reads_and_nothing_else(tokenizer, monkeypatch) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ ' short' if brief else ' long' }}"
+    monkeypatch.setattr(tokenizer._tokenizer, "chat_template", template)
+    asked = request(prompt="hi")
+
+    def told(**arguments: object) -> str:
+        return str(tokenizer.decode(encode_prompt(asked, tokenizer, raw=False, template_args=arguments)))
+
+    assert (told(), told(brief=True), told(brief=False)) == ("hi long", "hi short", "hi long")
+    with pytest.raises(TemplateError, match="reads no argument 'breif'; it reads brief"):
+        told(breif=True)

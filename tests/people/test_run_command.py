@@ -40,6 +40,54 @@ def test_a_dry_run_counts_tokens_as_the_model_will_see_them(prompts, tmp_path, s
     assert "tokens of prompts" in done.output
 
 
+@pytest.mark.model
+def test_a_dry_run_names_the_prompts_that_cannot_run_and_says_why(tmp_path, smollm2_folder):
+    path = tmp_path / "p.jsonl"
+    lines = [
+        {"id": "short", "prompt": "hi", "budget": 7},
+        {"id": "long", "prompt": "word " * 9000},
+        {"id": "greedy", "prompt": "hi", "budget": 9000},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [path, "--out", tmp_path / "out", "--dry-run", "--model", smollm2_folder, "--per-row", "max_tokens=budget"]
+    done = run(*words)
+    assert "2 of the first 3 prompts cannot run and become error rows:\n  long: PromptTooLongError" in done.output
+    assert (
+        "greedy: PromptTooLongError: prompt and completion must fit 8192 tokens; received a prompt of 31 with max_tokens 9000"
+        in done.output
+    )
+    assert "at most 9,263 tokens to generate (7 to 9,000 per row)" in done.output
+    assert "Token indices" not in done.output + done.stderr
+    told = run(*words, "--chat-template-arg", "enable_thinking=false")
+    assert "TemplateError: the chat template reads no argument 'enable_thinking'; it reads none" in told.output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("enable_thinking", "must be NAME=VALUE, each name once; received 'enable_thinking'"),
+        ("messages=1", "'messages' is no argument that can be given"),
+        ("x=[1]", "x must be true, false, null, a number or text; received [1]"),
+    ],
+)
+def test_a_chat_template_argument_that_cannot_be_is_refused(prompts, tmp_path, text, says):
+    done = run(prompts, "--out", tmp_path / "out", "--model", "scripted", "--chat-template-arg", text)
+    assert (done.exit_code, says in " ".join(done.stderr.replace("│", " ").split())) == (2, True), done.stderr
+
+
+def test_a_config_file_holds_any_option(prompts, tmp_path):
+    """Whatever `run` has, under the name of its option, and what a list holds."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'prompts = ["{prompts}"]\nout = "{tmp_path / "out"}"\nmodel = "scripted"\nsample = 4\nlimit = 10\nseed = 3\n'
+        'logit-bias = ["7=1.5"]\nchat-template-arg = ["enable_thinking=false"]\nper-row = ["max_tokens=budget"]\nstop = ["a"]\n'
+    )
+    prompts.write_text("".join(json.dumps({"prompt": f"question {i}", "budget": i + 1}) + "\n" for i in range(20)))
+    done = run("--config", config, "--dry-run")
+    assert "4 records × 1 = 4 rows" in done.output, done.output + done.stderr
+    assert "1 records × 1" in run("--config", config, "--dry-run", "--sample", 1).output
+
+
 def test_a_config_file_gives_options_and_the_command_line_wins(prompts, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(f'prompts = "{prompts}"\nout = "{tmp_path / "out"}"\nmodel = "scripted"\nmax-tokens = 10\nn = 2\nstop = ["a", "b"]\n')

@@ -12,6 +12,7 @@ from worker.engine.completion import Request
 from worker.engine.prefix_tree import common_length
 
 NONE: Mapping[str, object] = {}
+_LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"  # transformers' name for it; we say ourselves what is too long
 _GIVEN = frozenset(("messages", "add_generation_prompt", "tools", "documents", "bos_token", "eos_token", "raise_exception", "strftime_now"))
 """What a chat template is given without being asked."""
 
@@ -32,6 +33,7 @@ def encode_prompt(request: Request, tokenizer: Any, *, raw: bool, template_args:
     """
     if request.bad_input is not None:
         raise BadInputError(request.bad_input)
+    tokenizer.deprecation_warnings[_LENGTH_WARNING] = True
     if raw:
         if request.prompt is None:
             raise TemplateError("a record with messages needs the chat template; received --raw")
