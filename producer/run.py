@@ -127,7 +127,7 @@ def _stopped(landed: int, total: int, shard_size: int, out: Place) -> str:
 def _finish(options: RunOptions, plan: RunPlan, manifest: Manifest, *, keep_card: bool = False) -> RunSummary:
     """Count the dataset and describe it."""
     summary = RunSummary.of_dataset(options.out, manifest)
-    summary.warnings = plan.source.warnings
+    summary.warnings += plan.source.warnings
     if not (keep_card and (options.out / CARD).exists()):
         write_card(options.out / CARD, dataset_card(manifest, summary, options.command(manifest.spec)))
     return summary

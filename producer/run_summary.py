@@ -12,9 +12,14 @@ import pyarrow.parquet as pq
 from schemas.manifest import Manifest
 from schemas.progress import Tally
 from worker.calibration import Calibration, by_part
+from worker.engine.blas import REFERENCE
 from worker.remote_path import Place, look_through, parquet_source, size_of
 
 FAILURES_SHOWN = 5
+SLOW_BLAS = (
+    "MLX's reference BLAS, which is 20 to 80 times slower than OpenBLAS: apt-get install libopenblas0-pthread, leave OPENBLAS_CORETYPE "
+    "unset, and `specmill doctor` says whether it is used"
+)
 _COLUMNS = ("record_id", "sample", "error", "prompt_tokens", "completion_tokens", "finish_reason", "acceptance")
 
 
@@ -41,7 +46,7 @@ class RunSummary:
         variance_by_depth: Σα(1-α) likewise.
         seconds: wall time of this session's generation; None when nothing was left to do.
         tokens_per_second: completion tokens per second of this session; None likewise.
-        warnings: what the user should know about their columns.
+        warnings: what the user should know, about their columns or about the machine.
     """
 
     out: Place
@@ -70,6 +75,9 @@ class RunSummary:
         summary = cls(out)
         for size, table in look_through((out / shard.file for shard in manifest.shards), _read):
             summary._add(size, table)
+        slow = sum(shard.backend.blas == REFERENCE for shard in manifest.shards)
+        if slow:
+            summary.warnings.append(f"{slow:,} of {len(manifest.shards):,} part files were computed on {SLOW_BLAS}")
         return summary
 
     @property
@@ -113,8 +121,10 @@ class RunSummary:
             lines += [f"    {failure}" for failure in self.first_failures]
             if self.failed > len(self.first_failures):
                 lines.append(f"    … and {self.failed - len(self.first_failures):,} more: rows with a non-null `error`")
-        speed = f"; {self.tokens_per_second:,.1f} tok/s over {duration(self.seconds)}" if self.tokens_per_second and self.seconds else ""
-        lines.append(f"  tokens      {self.completion_tokens:,} generated, {self.prompt_tokens:,} of prompts{speed}")
+        lines.append(f"  tokens      {self.completion_tokens:,} generated, {self.prompt_tokens:,} of prompts")
+        if self.tokens_per_second and self.seconds:
+            speed = f"{self.tokens_per_second:,.1f} generated tok/s of all workers together, from the first token on"
+            lines.append(f"  speed       {speed}; the session took {duration(self.seconds)}")
         if self.drafted_by_depth:
             depths = "  ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(self.acceptance_by_depth, 1) if not math.isnan(share))
             lines.append(

@@ -183,4 +183,4 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "reference" / "index.html").read_text()
     assert "specmill report" in page
-    assert not re.search(r'(src|href)="https?://(?!github|arxiv|huggingface|flower|mtplx|docs\.vllm|squidfunk)', page)
+    assert not re.search(r'(src|href)="https?://(?!github|arxiv|huggingface|flower|argilla-io|docs\.vllm|squidfunk)', page)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from schemas.profile import Backend, ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
 from schemas.sampler import SamplerConfig
 from schemas.tables import blob_schema, row_schema
+from worker.engine import blas
 
 BACKEND = Backend("cpu", "Zen", "0.32.4", "openblas", True)
 
@@ -104,9 +106,18 @@ def test_the_text_says_what_failed_and_how_to_load_it(dataset):
     assert "r4: TemplateError" in text
     assert "r5: TemplateError" not in text
     assert "… and 4 more" in text
-    assert "0.1 tok/s over 1 min 15 s" in text
+    assert "0.1 generated tok/s of all workers together, from the first token on; the session took 1 min 15 s" in text
     assert "note        column 'x'" in text
     assert f"pandas.read_parquet('{out / 'data'}')" in text
+
+
+def test_a_slow_blas_is_remembered_to_the_end(dataset):
+    out, manifest = dataset([row(0)], [row(1)])
+    assert "BLAS" not in RunSummary.of_dataset(out, manifest).text()
+    slow = replace(manifest.shards[0], backend=replace(BACKEND, blas=blas.REFERENCE))
+    text = RunSummary.of_dataset(out, replace(manifest, shards=(slow, manifest.shards[1]))).text()
+    assert "note        1 of 2 part files were computed on MLX's reference BLAS" in text
+    assert "apt-get install libopenblas0-pthread" in text
 
 
 @pytest.mark.parametrize(("accepted", "verdict"), [((3, 1), "as exact sampling expects"), ((4, 2), "the engine is broken")])

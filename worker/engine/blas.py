@@ -17,7 +17,8 @@ import numpy as np
 
 LIBRARY = "libopenblas.so.0"
 INVARIANT_KERNEL = "Sandybridge"  # measured bit-identical for M = 1 to 96 rows, 1 and 2 threads, OpenBLAS 0.3.21
-MODES = ("auto", "openblas", "reference")
+REFERENCE = "reference"  # what mlx brings along
+MODES = ("auto", "openblas", REFERENCE)
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112  # CBLAS enumeration
 
 
@@ -33,18 +34,18 @@ def prepare() -> str:
     mode = os.environ.get("SPECMILL_BLAS", "auto")
     if mode not in MODES:
         raise ValueError(f"SPECMILL_BLAS must be one of {', '.join(MODES)}; received {mode!r}")
-    if mode == "reference":
-        return "reference"
+    if mode == REFERENCE:
+        return REFERENCE
     if "mlx.core" in sys.modules:
         _warn("mlx was imported before OpenBLAS could be loaded; fp32 matrix products run on the reference BLAS.")
-        return "reference"
+        return REFERENCE
     if platform.machine() == "x86_64":
         os.environ.setdefault("OPENBLAS_CORETYPE", INVARIANT_KERNEL)
     try:
         library = ctypes.CDLL(LIBRARY, mode=ctypes.RTLD_LOCAL)
     except OSError:
         _warn(f"{LIBRARY} was not found: fp32 runs 20 to 80 times slower. On Debian or Ubuntu: apt-get install libopenblas0-pthread")
-        return "reference"
+        return REFERENCE
     kernel = _kernel_name(library)
     if mode == "auto" and not sgemm_is_row_invariant(library):
         _warn(
@@ -52,7 +53,7 @@ def prepare() -> str:
             f"Unset OPENBLAS_CORETYPE (now {os.environ.get('OPENBLAS_CORETYPE', 'unset')!r}) to get the row-invariant kernel, "
             "or set SPECMILL_BLAS=openblas to accept the dependence."
         )
-        return "reference"
+        return REFERENCE
     ctypes.CDLL(LIBRARY, mode=ctypes.RTLD_GLOBAL)
     return f"openblas {kernel}"
 
