@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.constraint import Constraint
 from schemas.errors import DecodeError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend, ExecutionProfile
@@ -42,6 +43,8 @@ def make_spec(**changes: object) -> RunSpec:
 VALUES: list[Wire] = [
     make_spec(),
     make_spec(head=None, draft_model=ModelRef("small", "a", {}), drafter="model"),
+    make_spec(constraint=Constraint("regex", "é+"), thinking_budget=0),
+    make_spec(ignore_eos=True),
     ShardMessage(run_id="a1", shard=3),
     Manifest(make_spec(), "complete", {"mlx": "0.32.4"}, (ShardRecord(0, "data/part-00000.parquet", 8, 1, "c" * 64, BACKEND),)),
 ]
@@ -105,6 +108,8 @@ def test_an_error_inside_a_nested_value_keeps_its_place() -> None:
         ({"seed": 2**64}, "seed must be in [0, 18446744073709551615]"),
         ({"coupling": "none"}, "coupling must be one of rejection, shared-noise; received 'none'"),
         ({"stop": ("a", "")}, "stop must hold no empty string"),
+        ({"thinking_budget": -1}, "thinking_budget must be in [0, 1000000]; received -1"),
+        ({"constraint": Constraint("regex", "a"), "ignore_eos": True}, "where a completion may end; received it together with ignore_eos"),
         ({"head": None}, "depth must be 0 without an MTP head; received 2"),
     ],
 )
