@@ -25,9 +25,9 @@ from schemas.errors import BackendError, BrokerError, DecodeError, EngineCrashed
 from schemas.manifest import Manifest
 from schemas.run_spec import RunSpec
 from schemas.tables import row_schema, table_from_bytes
-from worker.app import PRIORITIES, make_app
+from worker.app import make_app
 from worker.calibration import CalibrationWatch
-from worker.error_rate import DEFAULT_MAX_ERROR_RATE, ErrorRate, failures_of
+from worker.error_rate import ErrorRate, failures_of
 from worker.error_rows import error_rows
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet
@@ -38,7 +38,7 @@ from worker.reconciler import INTERVAL_SECONDS, Reconciler
 from worker.redis_client import BROKER_ERRORS, make_client, masked
 from worker.remote_path import Place
 from worker.reports import Fault
-from worker.run_terms import RunTerms
+from worker.run_terms import DEFAULT_MAX_ERROR_RATE, PRIORITIES, RunTerms
 
 FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
 LANDED_TOGETHER = 4  # results that wait share the disk's syncs
@@ -83,7 +83,7 @@ class Coordinator:
             max_error_rate: largest share of failed rows, 0 to 1, judged after the first few.
             lease_seconds: the workers' lease time.
             calibration: ends the session when an engine contradicts itself; None lets it go on.
-            priority: of the run among those of the broker, one of `worker.app.PRIORITIES`.
+            priority: of the run among those of the broker, one of `worker.run_terms.PRIORITIES`.
         """
         self.spec = spec
         self._folder = RunFolder(out, spec)

@@ -4,15 +4,17 @@ import json
 import shlex
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.constraint import Constraint
 from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
 from schemas.sampler import SamplerConfig
-from worker.app import PRIORITIES
-from worker.error_rate import DEFAULT_MAX_ERROR_RATE
 from worker.patience import STALL_SECONDS
-from worker.remote_path import Place, RemotePath
+from worker.run_terms import DEFAULT_MAX_ERROR_RATE, PRIORITIES
+
+if TYPE_CHECKING:  # it imports pyarrow, which `--help` does without
+    from worker.remote_path import Place
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
@@ -69,12 +71,12 @@ class RunOptions:
         shared: workers that see `out` land parts in it themselves; in an object store they always do.
         backend: whose workers may compute shards, as `RunSpec.backend`; None is any, or what the run that is resumed has.
         trust_remote_code: code that comes with a model may run on this machine.
-        priority: one of `worker.app.PRIORITIES`.
+        priority: one of `worker.run_terms.PRIORITIES`.
         stall_timeout: seconds without a new token before a local worker's engine is killed.
     """
 
     prompts: Path
-    out: Place
+    out: "Place"
     model: str = DEFAULT_MODEL
     mtp: str | None = None
     draft_model: str | None = None
@@ -130,7 +132,7 @@ class RunOptions:
     @property
     def lands_directly(self) -> bool:
         """Whether workers that reach `out` land parts there themselves."""
-        return self.shared or isinstance(self.out, RemotePath)
+        return self.shared or not isinstance(self.out, Path)
 
     @property
     def resolved_drafter(self) -> str:

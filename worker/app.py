@@ -7,11 +7,11 @@ from celery import Celery
 from kombu import Queue
 
 from worker.redis_client import secured
+from worker.run_terms import PRIORITIES
 
 QUEUE = "specmill"
 TASK = "specmill.generate_shard"
 
-PRIORITIES = ("high", "normal", "low")  # of runs
 PRIORITY_STEPS = tuple(range(2 * len(PRIORITIES)))  # of messages: the lowest number is served first
 PRIORITY_SEPARATOR = "\x06\x16"  # kombu's own default, spelled out because the reconciler reads the lists
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from schemas.errors import BadInputError, TooManyErrorsError
+from worker.run_terms import DEFAULT_MAX_ERROR_RATE
 
-DEFAULT_MAX_ERROR_RATE = 0.5
 MIN_ROWS = 32  # a few odd prompts at the beginning say nothing
 
 

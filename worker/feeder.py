@@ -3,8 +3,9 @@
 from celery import Celery
 
 from schemas.shard import ShardMessage
-from worker.app import PRIORITIES, QUEUE, TASK, message_priority
+from worker.app import QUEUE, TASK, message_priority
 from worker.ledger import Ledger
+from worker.run_terms import PRIORITIES
 
 WINDOW = 4  # shards in flight per worker: one in work, the others so that it never waits for us
 CAREFUL_AFTER = 2  # attempts, before a shard runs record by record
@@ -14,7 +15,7 @@ class Feeder:
     """The queue's end of one run.
 
     Attributes:
-        priority: the run's, one of `worker.app.PRIORITIES`.
+        priority: the run's, one of `worker.run_terms.PRIORITIES`.
     """
 
     def __init__(self, app: Celery, run_id: str, priority: str = PRIORITIES[1]) -> None:

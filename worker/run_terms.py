@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from schemas.wire import Wire
-from worker.app import PRIORITIES
-from worker.error_rate import DEFAULT_MAX_ERROR_RATE
+
+PRIORITIES = ("high", "normal", "low")  # of runs
+DEFAULT_MAX_ERROR_RATE = 0.5
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class RunTerms(Wire):
     """What the last session said about it.
 
     Attributes:
-        priority: one of `worker.app.PRIORITIES`, against the other runs of the broker.
+        priority: one of `PRIORITIES`, against the other runs of the broker.
         max_error_rate: largest share of failed rows, 0 to 1, before the run is held.
         watch_calibration: whether an engine that contradicts itself holds the run.
     """

@@ -19,7 +19,6 @@ from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.shard import ShardMessage
 from schemas.tables import table_from_bytes
-from worker.app import PRIORITIES
 from worker.engine.client import EngineProcess, ShardOutcome
 from worker.engine_job import EngineJob
 from worker.error_rate import failures_of
@@ -32,6 +31,7 @@ from worker.patience import LEASE_SECONDS, STALL_SECONDS
 from worker.redis_client import BROKER_ERRORS, make_client
 from worker.remote_path import Place
 from worker.reports import Fault, LiveReport, described
+from worker.run_terms import PRIORITIES
 from worker.shared_folder import SharedFolder
 from worker.worker_counts import WorkerCounts
 

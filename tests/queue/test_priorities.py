@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from producer.broker import EmbeddedBroker
 from producer.cli import main
 from producer.local_workers import LocalWorkers, WorkerSettings
-from worker.app import PRIORITIES, make_app, message_priority, queue_keys
+from worker.app import make_app, message_priority, queue_keys
 from worker.feeder import Feeder
 from worker.ledger import Ledger
-from worker.run_terms import RunTerms
+from worker.run_terms import PRIORITIES, RunTerms
 
 
 @pytest.fixture

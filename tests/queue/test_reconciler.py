@@ -9,9 +9,10 @@ import redis
 
 from producer.broker import EmbeddedBroker
 from schemas.shard import ShardMessage
-from worker.app import PRIORITIES, QUEUE, TASK, UNACKED_KEY, make_app, message_priority, queue_keys
+from worker.app import QUEUE, TASK, UNACKED_KEY, make_app, message_priority, queue_keys
 from worker.ledger import Ledger
 from worker.reconciler import PATIENCE_SECONDS, UNACKED_SECONDS, Reconciler
+from worker.run_terms import PRIORITIES
 
 LEASE = 1.0
 
