@@ -208,7 +208,7 @@ class Coordinator:
             if self._ending:
                 break
             self._tend_workers()
-        if self._shared is not None and len(self._records) == self.spec.shards:
+        if len(self._records) == self.spec.shards:
             self._folder.clear_up()
         self._ending = self._ending or "done"
         self._show_progress()

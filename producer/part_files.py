@@ -7,6 +7,7 @@ from schemas.errors import LandingError
 from schemas.run_spec import RunSpec
 from worker.landing import TEMPORARY, PartRecord, read_part_record
 from worker.part_names import DATA as DATA
+from worker.part_names import INPUTS as INPUTS
 from worker.part_names import contract_digest as contract_digest
 from worker.part_names import part_name as part_name
 from worker.remote_path import Place, listed, look_through
@@ -53,9 +54,8 @@ def check_part(path: Place, spec: RunSpec, digest: str) -> PartRecord:
 
 def remove_stale_files(out: Place) -> list[Place]:
     """Remove what an earlier session of ours left half-written under its temporary names; the caller holds the folder's lock."""
-    stale = [
-        path for folder in (out, out / DATA, out / LOG) if folder.is_dir() for path in folder.iterdir() if TEMPORARY.fullmatch(path.name)
-    ]
+    folders = [folder for folder in (out, out / DATA, out / LOG, out / INPUTS) if folder.is_dir()]
+    stale = [path for folder in folders for path in folder.iterdir() if TEMPORARY.fullmatch(path.name)]
     for path in stale:
         path.unlink(missing_ok=True)
     return stale

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from producer.certificate_file import certified_versions
 from producer.landed_parts import UNKNOWN_BACKEND, backends_of, shard_record
 from producer.local_side import journal_folder
 from producer.manifest_file import read_manifest, write_manifest
-from producer.part_files import DATA, LOG, check_part, contract_digest, part_name, read_parts, remove_stale_files
+from producer.part_files import DATA, INPUTS, LOG, check_part, contract_digest, part_name, read_parts, remove_stale_files
 from schemas.depth_trial import DepthTrial
 from schemas.errors import LandingError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
@@ -23,7 +24,7 @@ from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
-from worker.remote_path import Place, RemotePath, parquet_source
+from worker.remote_path import Place, RemotePath, listed, parquet_source
 
 LANDING_THREADS = 4
 MANIFEST_SECONDS = 3.0
@@ -158,9 +159,14 @@ class RunFolder:
             self.write_manifest("running")
 
     def clear_up(self) -> None:
-        """Remove what workers that died have left half-written in a shared folder or a store; every shard has landed."""
+        """Remove inputs, and what workers that died have left half-written in a shared folder or a store; every shard has landed."""
         for path in remove_stale_files(self._out):
             logger.info("removed %s, left half-written by a worker", path)
+        inputs = self._out / INPUTS
+        for path in listed(inputs, "shard-*.arrow"):
+            path.unlink(missing_ok=True)
+        if isinstance(inputs, Path) and inputs.is_dir():
+            inputs.rmdir()
         if isinstance(self._out, RemotePath):
             try:
                 dropped = self._out.drop_uploads()

@@ -1,6 +1,6 @@
 """`submit`: hand a whole run to a broker and leave; workers feed, generate and reconcile it, `specmill run` collects it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import redis
 
@@ -10,10 +10,12 @@ from producer.run_lock import RunLock
 from producer.run_options import RunOptions
 from producer.run_plan import make_plan
 from producer.shards import ShardSource
-from schemas.errors import BrokerError, InputError
+from schemas.errors import BrokerError, InputError, UnwritableError
 from worker.fleet import Fleet
 from worker.keeper_lock import COORDINATOR, KeeperLock
+from worker.landing import written_whole
 from worker.ledger import SUBMITTED_SECONDS, Ledger
+from worker.part_names import INPUTS, input_name
 from worker.redis_client import make_client, masked
 from worker.run_terms import RunTerms
 
@@ -26,7 +28,7 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
     Args:
         options: as for `producer.run.run`; `broker` must be given.
         note: receives a line per step that takes a while.
-        broker_mb: most megabytes of inputs that may lie in the broker.
+        broker_mb: most megabytes of inputs that may lie in the broker; the rest lies in `out`, where workers reach that.
 
     Returns:
         The run's id, or None when its dataset is complete.
@@ -55,24 +57,49 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
             rule.announce(ledger)
             if options.lands_directly:
                 ledger.share(str(options.out.resolve()))
-            size = 0
-            for shard in range(spec.shards):
-                if shard in folder.records:
-                    continue
-                blob = source.blob(shard)
-                if (size := size + len(blob)) > broker_mb * 1e6:
-                    ledger.close()
-                    raise InputError(
-                        f"the prompts are larger than the {broker_mb:g} MB that may lie in the broker (--max-broker-mb); "
-                        "`specmill run` feeds them bit by bit"
-                    )
-                ledger.store(shard, blob)
+            missing = [shard for shard in range(spec.shards) if shard not in folder.records]
+            sizes = _store_inputs(options, ledger, missing, source, broker_mb)
             Fleet(client).add_run(spec.run_id)
             lock.leave()
+        except (InputError, UnwritableError):
+            ledger.close()
+            raise
         except (redis.RedisError, OSError) as error:
             raise BrokerError(f"the broker {masked(options.broker)} cannot be used: {error}") from error
         finally:
             folder.close()
     days = SUBMITTED_SECONDS // 86_400
-    note(f"run {spec.run_id[:12]} is with the broker, {size / 1e6:,.1f} MB of inputs; it stays there for {days} days")
+    elsewhere = f", {sizes[1] / 1e6:,.1f} MB more in {options.out / INPUTS}" if sizes[1] else ""
+    note(f"run {spec.run_id[:12]} is with the broker, {sizes[0] / 1e6:,.1f} MB of inputs{elsewhere}; it stays there for {days} days")
     return spec.run_id
+
+
+def _store_inputs(options: RunOptions, ledger: Ledger, shards: Sequence[int], source: ShardSource, broker_mb: float) -> tuple[int, int]:
+    """Put the inputs where keepers and workers find them: into the broker while it has room, then into the dataset's folder.
+
+    Returns:
+        Bytes in the broker and in the folder.
+
+    Raises:
+        InputError: there is no room, and workers do not reach the folder.
+        UnwritableError: the folder does not take a file.
+    """
+    in_broker = in_folder = 0
+    for shard in shards:
+        blob = source.blob(shard)
+        if not in_folder and in_broker + len(blob) <= broker_mb * 1e6:
+            ledger.store(shard, blob)
+            in_broker += len(blob)
+            continue
+        if not options.lands_directly:
+            raise InputError(
+                f"the prompts are larger than the {broker_mb:g} MB that may lie in the broker (--max-broker-mb); `specmill run` feeds them "
+                "bit by bit, and with --shared, or with --out in an object store, the rest lies there"
+            )
+        if not in_folder:
+            (options.out / INPUTS).mkdir(parents=True, exist_ok=True)
+            ledger.store_no_more(shard)
+        with written_whole(options.out / input_name(shard)) as file:
+            file.write(blob)
+        in_folder += len(blob)
+    return in_broker, in_folder

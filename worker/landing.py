@@ -22,7 +22,7 @@ from schemas.wire import Wire
 from worker.remote_path import Place, RemotePath, parquet_source, remote_whole
 
 FOOTER_KEY = b"specmill"
-TEMPORARY = re.compile(r"\.(part-\d{5,}\.parquet|attempts-\d{4,}\.parquet|manifest\.json)\.tmp-[0-9a-f]{8}")
+TEMPORARY = re.compile(r"\.(part-\d{5,}\.parquet|attempts-\d{4,}\.parquet|shard-\d{5,}\.arrow|manifest\.json)\.tmp-[0-9a-f]{8}")
 
 # Every option that changes a byte is fixed here, so that a change of pyarrow's defaults does not change our files.
 WRITER_OPTIONS: dict[str, Any] = {

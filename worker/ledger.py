@@ -20,6 +20,7 @@ empty Redis a run is rebuilt from its folder. Every key has a time to live and g
     R:pause            string  why the run is held: nothing is handed out, and what is in work is given up
     R:keeper           string  who feeds and reconciles: `worker.keeper_lock`
     R:class            string  the backend class that all shards of a `--backend same` run have: the first worker's that began one
+    R:inputs           string  the first shard of a submitted run whose input, and those behind it, lie in the dataset's folder
     R:terms            string  RunTerms: its priority among the runs, and what holds it
     R:shared           string  the dataset's folder, when workers may land their parts in it themselves
     R:submitted        string  set for a run that goes on without a coordinator: all its blobs lie there from the beginning
@@ -46,7 +47,7 @@ KEY_SECONDS = 3600  # of a run whose coordinator is away; renewed while it is th
 SUBMITTED_SECONDS = 7 * 24 * 3600  # of a run that goes on without a coordinator
 RUN_KEYS = (
     *("spec", "done", "issued", "finished", "attempts", "ready", "faults", "live", "careful"),
-    *("cancel", "pause", "keeper", "submitted", "shared", "class", "terms"),
+    *("cancel", "pause", "keeper", "submitted", "shared", "class", "terms", "inputs"),
 )
 SHARD_KEYS = ("blob", "result", "lease", "deaths")
 
@@ -77,14 +78,20 @@ class Ledger:
         text = cast("bytes | None", self._redis.get(self._key["spec"]))
         return None if text is None else RunSpec.from_json(text)
 
-    def job(self, shard: int) -> tuple[RunSpec, bytes] | None:
-        """The run's spec and the shard's input, asked for at once; None for a run that is over or a shard that is not issued.
+    def job(self, shard: int) -> tuple[RunSpec, bytes | None] | None:
+        """The run's spec and the shard's input, asked for at once.
+
+        Returns:
+            None for a run that is over or a shard that is not issued; no input for one that lies in the dataset's folder.
 
         Raises:
             DecodeError: as `spec`.
         """
-        text, blob = cast("list[bytes | None]", self._redis.mget(self._key["spec"], self._of("blob", shard)))
-        return None if text is None or blob is None else (RunSpec.from_json(text), blob)
+        keys = (self._key["spec"], self._of("blob", shard), self._key["inputs"])
+        text, blob, first = cast("list[bytes | None]", self._redis.mget(*keys))
+        if text is None or (blob is None and (first is None or shard < int(first))):
+            return None
+        return RunSpec.from_json(text), blob
 
     def claim(self, shard: int, token: str, lease_seconds: float) -> int:
         """Begin an attempt: count it and take the lease, in one step.
@@ -235,6 +242,10 @@ class Ledger:
     def store(self, shard: int, blob: bytes) -> None:
         """Put the input of a shard of a submitted run where keepers and workers find it."""
         self._redis.set(self._of("blob", shard), blob, ex=self._key_seconds)
+
+    def store_no_more(self, shard: int) -> None:
+        """The inputs from this shard on lie in the dataset's folder, which is shared."""
+        self._redis.set(self._key["inputs"], shard, ex=self._key_seconds)
 
     def issued(self) -> set[int]:
         """Shards that were handed out and whose results are not there yet."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from schemas.errors import InputError, UnwritableError
+from schemas.errors import InputError, LandingError, UnwritableError
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
-from worker.part_names import DATA, contract_digest, part_name
+from worker.part_names import DATA, contract_digest, input_name, part_name
 from worker.remote_path import Place, RemotePath, is_below, place_of
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,18 @@ class SharedFolder:
             logger.warning("run %s: %s is not its folder on this machine%s; its rows go through the broker", run_id, path, problem)
             return None
         return cls(folder, run_id, path)
+
+    def input(self, shard: int) -> bytes:
+        """The input of a shard for which the broker had no room, Arrow IPC.
+
+        Raises:
+            LandingError: it cannot be read.
+        """
+        path = self.folder / input_name(shard)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise LandingError(f"the input {path} cannot be read: {error}") from error
 
     def land(self, spec: RunSpec, shard: int, table: pa.Table) -> bool:
         """Write the shard's part file, whole or not at all; when it is there already, it must be the same.

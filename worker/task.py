@@ -164,6 +164,9 @@ class ShardTask:
             logger.info("shard %d of run %s is over or unknown: dropped", shard, message.run_id)
             return "dropped"
         spec, blob = job
+        folder = self._shared_folder(ledger, spec) if blob is None else None
+        if blob is None and folder is None:
+            return self._pass_on(message, ledger.shared() or "inputs elsewhere")
         if (wanted := self._wanted_of_others(ledger, spec)) is not None:
             return self._pass_on(message, wanted)
         started, start_clock = time.time(), time.perf_counter()
@@ -174,6 +177,9 @@ class ShardTask:
         self._in_work, self._refused, self._refusals_in_row = message, None, 0
         self.counts.begin(lease.attempt)
         try:
+            if folder is not None:
+                blob = folder.input(shard)
+            assert blob is not None
             outcome = self._generate(ledger, lease, spec, blob)
             report = self._report(message, lease, outcome, started, time.perf_counter() - start_clock)
             self._land(ledger, lease, spec, outcome, report)
@@ -254,10 +260,14 @@ class ShardTask:
 
     def _land_directly(self, ledger: Ledger, spec: RunSpec, shard: int, rows: bytes) -> bytes:
         """What is left to go through the broker: nothing, where this worker sees the dataset's folder."""
+        folder = self._shared_folder(ledger, spec)
+        return b"" if folder is not None and folder.land(spec, shard, table_from_bytes(rows)) else rows
+
+    def _shared_folder(self, ledger: Ledger, spec: RunSpec) -> SharedFolder | None:
         path = ledger.shared() if self._roots else None
         if self._folder is None or (self._folder.path, self._folder.run_id) != (path, spec.run_id):
             self._folder = SharedFolder.find(path, spec.run_id, self._roots)
-        return b"" if self._folder is not None and self._folder.land(spec, shard, table_from_bytes(rows)) else rows
+        return self._folder
 
     def _report(self, message: ShardMessage, lease: Lease, outcome: ShardOutcome, started: float, seconds: float) -> AttemptReport:
         failures, example = failures_of(table_from_bytes(outcome.rows)) if outcome.tally.failed else ({}, "")

@@ -38,7 +38,7 @@ submit = click.Command(
             type=click.FloatRange(0.0),
             default=512.0,
             show_default=True,
-            help="Most megabytes of inputs in the broker.",
+            help="Most megabytes of inputs in the broker; with --shared, or --out in an object store, the rest lies there.",
         )
     ],
     help=_submit.__doc__,

@@ -79,6 +79,40 @@ def test_a_worker_finds_only_the_runs_own_folder_below_its_roots(tmp_path: Path)
     assert SharedFolder.find(None, "r", (root,)) is None
 
 
+def test_inputs_that_the_broker_has_no_room_for_lie_in_the_folder(
+    broker: EmbeddedBroker, client: redis.Redis, tmp_path: Path, mark: str, session: ModuleType, help_: SimpleNamespace
+) -> None:
+    """A worker that does not see them leaves their shards to one that does; they are gone when the run is complete."""
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "mount" / "out"
+    prompts.write_text("".join(f"prompt {index}.\n" for index in range(12)))
+    words = [prompts, "--model", "scripted", "--depth", 0, "--shard-size", 3, "--max-tokens", 8, "--broker", broker.url]
+
+    def specmill(*words: object, code: int = 0) -> str:
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    room = 1.5 * len(session.MadeUpShards(session.make_spec(12, 3)).blob(0)) / 1e6  # for one shard and not for two
+    assert "with --shared" in specmill("submit", *words, "--out", tmp_path / "other", "--max-broker-mb", room, code=1)
+    assert list(client.scan_iter("run:*:blob:*")) == []
+    said = specmill("submit", *words, "--out", out, "--shared", "--max-broker-mb", room)
+    assert f"MB more in {out / 'inputs'}" in said
+    assert len(list(client.scan_iter("run:*:blob:*"))) == 1
+    assert [path.name for path in sorted((out / "inputs").iterdir())] == [f"shard-0000{shard}.arrow" for shard in (1, 2, 3)]
+    blind = WorkerSettings(lease_seconds=session.LEASE_SECONDS)
+    seeing = WorkerSettings(lease_seconds=session.LEASE_SECONDS, roots=(tmp_path / "mount",))
+    with LocalWorkers(1, broker.url, tmp_path / "logs-blind", blind):
+        help_.poll(lambda: FleetStatus.look(client).runs[0].finished == 1, 60, what="the shard in the broker")
+        help_.poll(lambda: f"left shards of {out} to others" in FleetStatus.look(client).text(), 60, what="the refusal")
+        with LocalWorkers(1, broker.url, tmp_path / "logs-seeing", seeing):
+            help_.poll(lambda: FleetStatus.look(client).runs[0].state == "finished", 60, what="the end of the run")
+    specmill("run", *words, "--out", out, "--shared", "--workers", 0, "--quiet")
+    specmill("run", *words[:-2], "--out", tmp_path / "plain", "--quiet")
+    assert help_.files_of(out) == help_.files_of(tmp_path / "plain")
+    assert not (out / "inputs").exists()
+    assert list(client.scan_iter("run:*")) == []
+
+
 def test_a_submitted_run_lands_while_nobody_is_there(
     broker: EmbeddedBroker, client: redis.Redis, tmp_path: Path, mark: str, session: ModuleType, help_: SimpleNamespace
 ) -> None:

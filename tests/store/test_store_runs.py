@@ -140,7 +140,8 @@ def test_a_killed_session_goes_on_and_leaves_no_upload(s3: Any, prompts: Path, p
 
 def test_a_submitted_run_lands_while_nobody_is_there(s3: Any, prompts: Path, plain: Path, tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker, make_client(broker.url) as client:
-        run_id = specmill("submit", *words(prompts, OUT, broker=broker.url)).split()[-1]
+        run_id = specmill("submit", *words(prompts, OUT, broker=broker.url), "--max-broker-mb", 0).split()[-1]
+        assert sum(name.startswith("inputs/shard-") for name in names(s3)) == 4
         settings = WorkerSettings(lease_seconds=LEASE_SECONDS, roots=(place_of(f"s3://{BUCKET}/sets"),))
         with LocalWorkers(1, broker.url, tmp_path / "logs", settings):
             poll(lambda: len(Ledger(client, run_id).finished()) == 4, what="the end of the run")
