@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +23,7 @@ from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
-from worker.remote_path import Place, RemotePath, listed, parquet_source
+from worker.remote_path import Place, RemotePath, listed, look_through, parquet_source
 
 LANDING_THREADS = 4
 MANIFEST_SECONDS = 3.0
@@ -163,9 +162,9 @@ class RunFolder:
         for path in remove_stale_files(self._out):
             logger.info("removed %s, left half-written by a worker", path)
         inputs = self._out / INPUTS
-        for path in listed(inputs, "shard-*.arrow"):
-            path.unlink(missing_ok=True)
-        if isinstance(inputs, Path) and inputs.is_dir():
+        for _ in look_through(listed(inputs, "shard-*.arrow"), lambda path: path.unlink(missing_ok=True)):
+            pass
+        if inputs.is_dir() and not any(inputs.iterdir()):
             inputs.rmdir()
         if isinstance(self._out, RemotePath):
             try:

@@ -107,6 +107,10 @@ class RemotePath:
             data: bytes = file.read()
         return data
 
+    def rmdir(self) -> None:
+        """Remove an empty folder. What pyarrow removes leaves an empty object that stands for the folder around it: `bucket/folder/`."""
+        self.filesystem.delete_dir(self.key)
+
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Remove the file."""
         if missing_ok and not self.exists():

@@ -64,7 +64,8 @@ def words(prompts: Path, out: object, **more: object) -> list[object]:
 
 
 def names(s3: Any, prefix: str = "sets/out/") -> list[str]:
-    return sorted(key.removeprefix(prefix) for key in objects(s3, prefix))
+    """What lies in the folder, but for the empty object that may stand for the folder itself."""
+    return sorted(key.removeprefix(prefix) for key in objects(s3, prefix) if key != prefix)
 
 
 def parts(s3: Any, prefix: str = "sets/out/") -> dict[str, bytes]:
