@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pyarrow as pa
 import pytest
 from engine_support import load_engine, make_spec
@@ -15,6 +16,7 @@ from schemas.sampler import SamplerConfig
 from schemas.tables import blob_schema
 from worker.engine.completion import completions_to_table, requests_from_blob
 from worker.engine.engine import Timings
+from worker.engine.trunk import Trunk
 
 CONFIGS = {
     "plain": SamplerConfig(),
@@ -37,10 +39,12 @@ def dataset(spec: RunSpec) -> list[dict[str, Any]]:
     return [{**row, "bad_input": None} for row in table.to_pylist()]
 
 
+def asked_of(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([{name: row[name] for name in ("record_id", "prompt", "bad_input", "sample", "token_ids")} for row in rows])
+
+
 def score(spec: RunSpec, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    asked = ("record_id", "prompt", "bad_input", "sample", "token_ids")
-    table = pa.Table.from_pylist([{name: row[name] for name in asked} for row in rows])
-    return load_engine(spec).score(spec, table, lambda: None).to_pylist()
+    return load_engine(spec).score(spec, asked_of(rows), lambda: None).to_pylist()
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
@@ -57,6 +61,23 @@ def test_what_the_engine_made_is_what_the_target_says(agreeing_pair: tuple[Path,
         assert scored["tokens_used"] == len(row["token_ids"])
         assert scored["shortfall"] == [0.0] * len(row["token_ids"])
         assert scored["logprobs"] == pytest.approx(row["logprobs"], abs=1e-4)
+
+
+def test_samples_of_a_prompt_share_its_reading(agreeing_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make_spec(*agreeing_pair, sampler=CONFIGS["plain"], samples=3, max_tokens=20)
+    rows = [row for row in dataset(spec) if row["error"] is None]
+    positions: list[int] = []
+    forward = Trunk.forward
+
+    def counted(self: Trunk, tokens: mx.array, *rest: Any) -> mx.array:
+        positions.append(tokens.size)
+        return forward(self, tokens, *rest)
+
+    engine = load_engine(spec)
+    monkeypatch.setattr(Trunk, "forward", counted)
+    engine.score(spec, asked_of(rows), lambda: None)
+    prompts = {row["record_id"]: row["prompt_tokens"] for row in rows}
+    assert sum(positions) == sum(prompts.values()) + sum(len(row["token_ids"]) - 1 for row in rows)
 
 
 def test_the_surprise_is_that_of_draws_from_the_target_and_not_of_others(agreeing_pair: tuple[Path, Path]) -> None:

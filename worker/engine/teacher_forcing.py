@@ -1,6 +1,7 @@
 """Teacher forcing: one forward pass over a prompt and its stored completion says what the target thinks of every stored token.
 
-The pass runs over one row in order, without cohort, drafts or rollback, so it also checks those. What follows from the tokens alone (text,
+The pass runs over one row in order, without cohort, drafts or rollback, so it also checks those. Samples of one prompt share the reading of
+it. What follows from the tokens alone (text,
 finish reason) is replayed by the same `Row` that decoding uses.
 """
 
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pyarrow as pa
 
@@ -18,6 +20,7 @@ from schemas.run_spec import RunSpec
 from schemas.scores import SCORES
 from worker.engine.completion import Request, requests_from_blob
 from worker.engine.encoding import check_bias, check_length, encode_prompt
+from worker.engine.layer_cache import LayerCache
 from worker.engine.row import Row
 from worker.engine.row_mask import RowMask
 from worker.engine.rules import Rules
@@ -40,16 +43,40 @@ def score_rows(trunk: Trunk, rules: Rules, spec: RunSpec, rows: pa.Table, on_row
         A table of `SCORES`, in the order of the rows.
     """
     scored: list[dict[str, Any]] = []
+    prompt = _ReadPrompt(trunk, spec.profile.prefill_chunk)
     for request, token_ids in zip(requests_from_blob(rows, spec), rows.column("token_ids").to_pylist(), strict=True):
         on_row()
         try:
-            scored.append(_score_row(trunk, rules, spec, request, token_ids or []))
+            scored.append(_score_row(trunk, rules, spec, request, token_ids or [], prompt))
         except RowError as error:
             scored.append({"error": {"type": type(error).__name__, "message": str(error)}})
     return pa.Table.from_pylist(scored, schema=SCORES)
 
 
-def _score_row(trunk: Trunk, rules: Rules, spec: RunSpec, request: Request, token_ids: Sequence[int]) -> dict[str, Any]:
+class _ReadPrompt:
+    """The prompt that was read last; the next row often has the same."""
+
+    def __init__(self, trunk: Trunk, chunk: int) -> None:
+        self._trunk = trunk
+        self._chunk = chunk
+        self._ids: list[int] = []
+        self._caches: list[LayerCache] = []
+
+    def read(self, ids: list[int], completion: list[int]) -> mx.array:
+        """Hidden states before the final norm, [T, D], at the T positions that say what the T ≥ 1 tokens of a completion should be."""
+        if ids != self._ids:
+            self._caches = self._trunk.make_caches(capacity=len(ids))
+            self._last = self._trunk.read_on(ids, self._chunk, self._caches, 0)[-1:]
+            self._ids = ids
+        if len(completion) == 1:
+            return self._last
+        caches = [cache.fork(len(ids) + len(completion)) for cache in self._caches]
+        return mx.concatenate([self._last, self._trunk.read_on(completion[:-1], self._chunk, caches, len(ids))])
+
+
+def _score_row(
+    trunk: Trunk, rules: Rules, spec: RunSpec, request: Request, token_ids: Sequence[int], prompt: _ReadPrompt
+) -> dict[str, Any]:
     prompt_ids = encode_prompt(request, trunk.tokenizer, raw=spec.raw, template_args=spec.template_args)
     capacity = spec.profile.capacities[-1]
     own = request.own(spec)
@@ -60,7 +87,7 @@ def _score_row(trunk: Trunk, rules: Rules, spec: RunSpec, request: Request, toke
         raise RowError(f"token ids must be in [0, {trunk.vocab_size - 1}]; received {min(token_ids)} to {max(token_ids)}")
     tokens = np.array(token_ids, dtype=np.int64)
     mask = rules.mask(spec, prompt_ids)
-    parts = _score_tokens(trunk, sampler, spec.profile.prefill_chunk, prompt_ids, tokens, mask) if len(tokens) else []
+    parts = _score_tokens(trunk, sampler, prompt.read(prompt_ids, tokens.tolist()), prompt_ids, tokens, mask) if len(tokens) else []
     logprobs = np.concatenate([part.logprobs for part in parts]) if parts else np.zeros(0)
     possible = [np.isfinite(part.logprobs) for part in parts]
     surprises = [part.logprobs[kept] - part.expected[kept] for part, kept in zip(parts, possible, strict=True)]
@@ -94,10 +121,9 @@ def _score_row(trunk: Trunk, rules: Rules, spec: RunSpec, request: Request, toke
 
 
 def _score_tokens(
-    trunk: Trunk, sampler: BatchedSampler, chunk: int, prompt_ids: list[int], tokens: np.ndarray, mask: RowMask | None
+    trunk: Trunk, sampler: BatchedSampler, hidden: mx.array, prompt_ids: list[int], tokens: np.ndarray, mask: RowMask | None
 ) -> list[TokenScores]:
-    """Scores of a completion, in parts of at most POSITIONS tokens."""
-    hidden = trunk.read([*prompt_ids, *tokens[:-1].tolist()], chunk)[len(prompt_ids) - 1 :]
+    """Scores of a completion of T tokens, in parts of at most POSITIONS; `hidden` [T, D] are the states that they were drawn from."""
     parts = []
     for start in range(0, len(tokens), POSITIONS):
         end = min(start + POSITIONS, len(tokens))

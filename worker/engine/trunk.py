@@ -89,14 +89,18 @@ class Trunk:
 
     def read(self, ids: list[int], chunk: int) -> mx.array:
         """Hidden states before the final norm, [T, D], of one text of T tokens, in passes of at most `chunk` tokens."""
-        caches = self.make_caches(capacity=len(ids))
+        return self.read_on(ids, chunk, self.make_caches(capacity=len(ids)), 0)
+
+    def read_on(self, ids: list[int], chunk: int, caches: list[LayerCache], begin: int) -> mx.array:
+        """The same of the next T ≥ 1 tokens of a text; `caches` hold its first `begin` ones, and then these too."""
         tokens = mx.array([ids], mx.int32)
         passes = []
         for start in range(0, len(ids), chunk):
-            end = min(start + chunk, len(ids))
-            passes.append(self.forward(tokens[:, start:end], caches, Cursor(mx.array([start], mx.int32), end - start, window=end))[0])
+            count = min(chunk, len(ids) - start)
+            cursor = Cursor(mx.array([begin + start], mx.int32), count, window=begin + start + count)
+            passes.append(self.forward(tokens[:, start : start + count], caches, cursor)[0])
             for cache in caches:
-                cache.commit(mx.array([end - start], mx.int32))
+                cache.commit(mx.array([count], mx.int32))
             mx.eval(passes[-1])
         return mx.concatenate(passes)
 
