@@ -13,6 +13,7 @@ from producer.commands.fleet import cancel, pause, resume, status
 from producer.commands.manifest import manifest
 from producer.commands.model import model
 from producer.commands.monitor import monitor
+from producer.commands.push import push
 from producer.commands.report import report
 from producer.commands.rerun import rerun
 from producer.commands.run import run
@@ -29,7 +30,7 @@ from schemas.errors import SpecmillError
 SECTIONS = {
     "Make a dataset": (run, demo, rerun),
     "Use several machines": (submit, worker, watch, status, pause, resume, cancel, monitor),
-    "Look at a dataset": (report, show, export, diff, manifest),
+    "Look at a dataset": (report, show, export, push, diff, manifest),
     "Trust and speed": (verify, doctor, tune),
     "Models": (model, distill),
 }

@@ -4,6 +4,7 @@ import glob
 from dataclasses import dataclass
 from pathlib import Path
 
+from producer.hub_prompts import fetch_files, hub_url
 from schemas.errors import InputError
 
 KINDS = ("jsonl", "text", "csv", "tsv", "parquet")
@@ -49,7 +50,7 @@ def find_prompt_files(given: tuple[Path, ...], kind: str | None) -> list[PromptF
     """The files that were named, patterns resolved and in the order of their names.
 
     Args:
-        given: files, patterns such as `data/*.jsonl`, or `-`.
+        given: files, patterns such as `data/*.jsonl`, `hf://datasets/…` on the hub, or `-`.
         kind: what they all are, or None to tell from their names; what no name tells is JSON lines.
 
     Raises:
@@ -62,6 +63,8 @@ def find_prompt_files(given: tuple[Path, ...], kind: str | None) -> list[PromptF
 
 
 def _expanded(path: Path) -> list[Path]:
+    if (url := hub_url(path)) is not None:
+        return fetch_files(url, tuple(_SUFFIXES) + _ARCHIVE_SUFFIXES)
     if path == STANDARD_INPUT or path.exists() or not glob.has_magic(str(path)):
         return [path]
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())  # noqa: PTH207 # absolute patterns

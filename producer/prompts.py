@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from producer.column_path import ColumnPath
+from producer.hub_prompts import name_of
 from producer.origins import Origins
 from producer.own_settings import SETTINGS, setting_of
 from producer.prompt_files import find_prompt_files
@@ -33,7 +34,8 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
         InputError: a file that cannot be read, or bad lines.
     """
     files = find_prompt_files((options.prompts, *options.others), options.format)
-    name = str(files[0].path) if len(files) == 1 else f"{options.prompts} and the others" if options.others else str(options.prompts)
+    given = name_of(options.prompts)
+    name = f"{given} and the others" if options.others else given if len(files) > 1 or given.startswith("hf://") else str(files[0].path)
     if sum(file.path.stat().st_size for file in files if file.path.is_file()) >= LARGE_FILE:
         note(f"reading {name}")
     as_it_is = len(files) == 1 and files[0].seekable and options.sample is None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from producer.hub_prompts import name_of
 from schemas.constraint import Constraint
 from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
@@ -142,7 +143,7 @@ class RunOptions:
     def command(self, spec: RunSpec) -> str:
         """The shell command that creates the same rows again, with every value that they are a function of."""
         sampler = spec.sampler
-        words = ["specmill", "run", str(self.prompts), *map(str, self.others), "--out", str(self.out), "--model", spec.model.name]
+        words = ["specmill", "run", *map(name_of, (self.prompts, *self.others)), "--out", str(self.out), "--model", spec.model.name]
         words += ["--mtp", spec.head.name] if spec.head is not None else []
         words += ["--draft-model", spec.draft_model.name] if spec.draft_model is not None else []
         words += ["--drafter", spec.drafter] if spec.drafter in ("lookup", "auto") else []  # the others follow from what is given

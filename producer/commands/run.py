@@ -251,8 +251,9 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 def run(context: click.Context, /, quiet: bool, dry_run: bool, prompts: tuple[Path, ...], **given: Any) -> None:
     """Turn PROMPTS into a Parquet dataset in --out.
 
-    PROMPTS are files, quoted patterns such as 'data/*.csv', or - for standard input: JSON lines with `prompt` or `messages`, OpenAI batch
-    files, .txt (a prompt per line), .csv, .tsv and .parquet, as they are or packed with gzip, zstd, bzip2 or xz. Other columns are kept.
+    PROMPTS are files, quoted patterns such as 'data/*.csv', hf://datasets/… on the hub, or - for standard input: JSON lines with `prompt`
+    or `messages`, OpenAI batch files, .txt (a prompt per line), .csv, .tsv and .parquet, as they are or packed with gzip, zstd, bzip2 or
+    xz. Other columns are kept.
     The same command again goes on where the last one stopped. Rows that fail are kept, with their `error` filled; the exit code is 0
     all the same and the summary counts them. After Ctrl-C the exit code is 130.
     """
