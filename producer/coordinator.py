@@ -35,7 +35,7 @@ from worker.keeper_lock import COORDINATOR, KEEPER_SECONDS, KeeperLock
 from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
-from worker.redis_client import BROKER_ERRORS, make_client, masked
+from worker.redis_client import BROKER_ERRORS, make_client, masked, unusable
 from worker.remote_path import Place
 from worker.reports import Fault
 from worker.run_terms import DEFAULT_MAX_ERROR_RATE, PRIORITIES, RunTerms
@@ -157,7 +157,7 @@ class Coordinator:
             self._folder.close()
             return self._folder.write_manifest("cancelled" if self._ending == "cancelling" else "complete")
         except (*BROKER_ERRORS, OperationalError, redis.ResponseError) as error:
-            raise BrokerError(f"the broker {masked(self._broker_url)}: {error}") from error
+            raise unusable(self._broker_url, error) from error
         finally:
             self._close()
 

@@ -152,7 +152,10 @@ class LocalWorkers:
         slot.barren_lives = 1 if fruitful else slot.barren_lives + 1
         logger.warning("worker %s ended with code %s", worker_name(process.pid), process.returncode)
         if process.returncode == NO_ENGINE:
-            raise EngineError(f"a worker gave up, because its engine does not start; its last lines:\n{_last_lines(slot.log)}")
+            raise EngineError(
+                "a worker gave up, because its engine does not start; `specmill doctor` tests this machine; its last lines:\n"
+                + _last_lines(slot.log)
+            )
         if slot.barren_lives >= MAX_BARREN_LIVES:
             raise EngineError(
                 f"a worker ended {slot.barren_lives} times in a row before it landed a shard, the last time with code "

@@ -22,13 +22,13 @@ from producer.run_progress import RunProgress
 from producer.run_summary import RunSummary
 from producer.shards import ShardSource
 from producer.stop_signal import StopSignal
-from schemas.errors import BrokerError, SpecmillError
+from schemas.errors import SpecmillError
 from schemas.manifest import Manifest
 from worker.calibration import CalibrationWatch
 from worker.engine import blas
 from worker.engine.scripted import is_scripted
 from worker.metrics import serve_metrics
-from worker.redis_client import make_client, masked
+from worker.redis_client import make_client, unusable
 from worker.remote_path import Place
 
 CARD = "README.md"
@@ -104,7 +104,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         try:
             manifest = coordinator.run(stop)
         except redis.RedisError as error:
-            raise BrokerError(f"the broker {masked(broker_url)} failed: {error}") from error
+            raise unusable(broker_url, error) from error
         display.close()
         if manifest.status != "complete":
             counts = coordinator.counts()
@@ -162,4 +162,4 @@ def _check_broker(broker_url: str) -> None:
         try:
             client.ping()
         except (redis.RedisError, OSError) as error:
-            raise BrokerError(f"the broker {masked(broker_url)} cannot be used: {error}") from error
+            raise unusable(broker_url, error) from error

@@ -10,7 +10,7 @@ from producer.manifest_file import read_manifest
 from producer.run_lock import SCRATCH
 from schemas.errors import BrokerError, InputError
 from worker.fleet import Fleet
-from worker.redis_client import make_client, masked
+from worker.redis_client import make_client, unusable
 from worker.remote_path import place_of
 
 
@@ -60,7 +60,7 @@ def open_runs(broker_url: str) -> list[str]:
         try:
             return Fleet(client).runs()
         except (redis.RedisError, OSError) as error:
-            raise BrokerError(f"the broker {masked(broker_url)} cannot be used: {error}") from error
+            raise unusable(broker_url, error) from error
 
 
 def _complete(text: str, runs: list[str]) -> str:

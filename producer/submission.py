@@ -16,7 +16,7 @@ from worker.keeper_lock import COORDINATOR, KeeperLock
 from worker.landing import written_whole
 from worker.ledger import SUBMITTED_SECONDS, Ledger
 from worker.part_names import INPUTS, input_name
-from worker.redis_client import make_client, masked
+from worker.redis_client import make_client, unusable
 from worker.run_terms import RunTerms
 
 DEFAULT_BROKER_MB = 512
@@ -65,7 +65,7 @@ def submit(options: RunOptions, note: Callable[[str], None], broker_mb: float = 
             ledger.close()
             raise
         except (redis.RedisError, OSError) as error:
-            raise BrokerError(f"the broker {masked(options.broker)} cannot be used: {error}") from error
+            raise unusable(options.broker, error) from error
         finally:
             folder.close()
     days = SUBMITTED_SECONDS // 86_400

@@ -42,7 +42,8 @@ class ErrorRate:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in self._failures.most_common())
             raise TooManyErrorsError(
                 f"{failed:,} of the first {self._rows:,} rows have failed ({kinds}), more than --max-error-rate {self._limit:g} allows; "
-                f"the last one: {self._example}"
+                f"the last one: {self._example}. What has landed stays, and the same command goes on once the cause is mended; "
+                "--max-error-rate 1 never stops"
             )
 
 

@@ -115,7 +115,7 @@ def written_whole(path: Place) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise UnwritableError(f"cannot write {path}: {error}") from error
+        raise UnwritableError(f"cannot write {path}: {error}; once it can be written, the same command goes on") from error
 
 
 def read_part_record(path: Place) -> PartRecord:
@@ -125,7 +125,7 @@ def read_part_record(path: Place) -> PartRecord:
         LandingError: the file is broken or was not written by specmill.
     """
     try:
-        metadata = pq.read_schema(parquet_source(path)).metadata or {}
+        metadata = pq.read_metadata(parquet_source(path)).metadata or {}
     except (pa.ArrowInvalid, OSError) as error:
         raise LandingError(f"{path} is not a whole Parquet file ({error}); move it away to have it made again") from error
     if FOOTER_KEY not in metadata:

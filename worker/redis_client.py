@@ -34,7 +34,15 @@ def make_client(broker_url: str, *, patient: bool = True) -> redis.Redis:
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 3) if patient else Retry(NoBackoff(), 0),
         )
     except ValueError as error:
-        raise BrokerError(f"{masked(broker_url)} is no broker address: {error}") from error
+        raise BrokerError(f"{masked(broker_url)} is no broker address: {error}; give redis://, rediss:// or redis+socket://") from error
+
+
+def unusable(broker_url: str, error: Exception) -> BrokerError:
+    """What to raise where a broker does not answer, or does not let us in."""
+    return BrokerError(
+        f"the broker {masked(broker_url)} cannot be used: {error}. Check that it runs and that --broker or SPECMILL_BROKER names it; "
+        "whatever has landed stays, and the same command goes on"
+    )
 
 
 def secured(broker_url: str) -> str:

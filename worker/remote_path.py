@@ -224,7 +224,7 @@ def remote_whole(path: RemotePath, temporary: str) -> Iterator[IO[bytes]]:
     try:
         path.write_whole(sink.getvalue(), temporary)
     except OSError as error:
-        raise UnwritableError(f"cannot write {path}: {error}") from error
+        raise UnwritableError(f"cannot write {path}: {error}; once it can be written, the same command goes on") from error
 
 
 def look_through(paths: Iterable[Place], look: Callable[[Place], U]) -> Iterator[U]:

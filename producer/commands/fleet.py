@@ -22,8 +22,7 @@ def status(out: str | None, broker: str | None, as_json: bool) -> None:
 
     from producer.fleet_status import FleetStatus
     from producer.run_reference import RunReference
-    from schemas.errors import BrokerError
-    from worker.redis_client import make_client, masked
+    from worker.redis_client import make_client, unusable
 
     if out is not None:
         broker = RunReference.find(out, broker).broker_url
@@ -33,7 +32,7 @@ def status(out: str | None, broker: str | None, as_json: bool) -> None:
         try:
             found = FleetStatus.look(client)
         except (redis.RedisError, OSError) as error:
-            raise BrokerError(f"the broker {masked(broker)} cannot be used: {error}") from error
+            raise unusable(broker, error) from error
     click.echo(json.dumps(found.encode()) if as_json else found.text())
 
 
@@ -77,9 +76,9 @@ def _tell(run: str, broker: str | None, act: Callable[[Any], object], done: str)
     import redis
 
     from producer.run_reference import RunReference
-    from schemas.errors import BrokerError, InputError
+    from schemas.errors import InputError
     from worker.ledger import Ledger
-    from worker.redis_client import make_client, masked
+    from worker.redis_client import make_client, masked, unusable
 
     found = RunReference.find(run, broker)
     with make_client(found.broker_url, patient=False) as client:
@@ -89,5 +88,5 @@ def _tell(run: str, broker: str | None, act: Callable[[Any], object], done: str)
                 raise InputError(f"the run {found.run_id[:12]} is not on the broker {masked(found.broker_url)}")
             act(ledger)
         except (redis.RedisError, OSError) as error:
-            raise BrokerError(f"the broker {masked(found.broker_url)} cannot be used: {error}") from error
+            raise unusable(found.broker_url, error) from error
     click.echo(f"run {found.run_id[:12]} {done}")

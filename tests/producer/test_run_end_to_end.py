@@ -196,6 +196,7 @@ def test_a_broker_that_is_not_there_is_one_message(specmill, tmp_path):
         done = specmill("run", "prompts.jsonl", "--out", "out", "--model", "scripted", "--broker", url)
         assert (done.returncode, "Traceback" in done.stderr, "secret" in done.stderr) == (1, False, False), done.stderr
         assert says in done.stderr
+        assert {"cannot be used": "Check that it runs", "is no broker address": "give redis://"}[says] in done.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(specmill, tmp_path):
