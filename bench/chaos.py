@@ -43,6 +43,7 @@ class Rounds:
         self.fleet = fleet
         self.draw = draw
         self.injected: Counter[str] = Counter()
+        self.bag: list[str] = []
         self.recoveries: dict[str, list[float]] = {"engine killed": [], "machine vanished": []}
 
     def inject(self) -> None:
@@ -60,7 +61,9 @@ class Rounds:
             "message twice": self._repeat,
             "worker stopped": self._stop,
         }
-        name = self.draw.choice(sorted(faults))
+        if not self.bag:  # every kind once, in a new order, before any comes again
+            self.bag = self.draw.sample(sorted(faults), len(faults))
+        name = self.bag.pop()
         print(f"  {self.fleet.landed():4d} parts: {name}", flush=True)
         faults[name]()
         self.injected[name] += 1

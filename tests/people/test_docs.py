@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import documented_specmill
 import pytest
+from s3_server import S3Server
 
 from producer.broker import EmbeddedBroker
 from producer.cli import main
@@ -113,8 +114,11 @@ def test_the_commands_of_a_page_run_as_they_stand(name, page_named):
 @pytest.mark.parametrize("name", WITH_A_BROKER)
 def test_the_commands_of_a_page_about_fleets_run_as_they_stand(name, page_named, tmp_path):
     pytest.importorskip("flower")
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with EmbeddedBroker(tmp_path / "broker") as broker, S3Server() as store:
+        with contextlib.closing(store.client()) as client:
+            client.create_bucket(Bucket="bucket")
         page = page_named(name)
+        page.environment |= store.environment
         page.blocks = page.blocks.replace(DOCUMENTED_BROKER, broker.url)
         page.environment["SPECMILL_BROKER"] = broker.url
         page.run("specmill run prompts.jsonl --out my-dataset" if name == "monitoring.md" else "")
