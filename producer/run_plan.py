@@ -115,8 +115,8 @@ def head_ref(name: str, note: Callable[[str], None] = silent) -> ModelRef:
 
 
 def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]) -> RunSpec:
-    if options.thinking_budget is not None and not is_scripted(options.model):
-        _check_think_tags(options.model)
+    if not is_scripted(options.model):
+        _check_tokenizer(options, note)
     try:
         return RunSpec(
             run_id=uuid.uuid4().hex,
@@ -149,17 +149,27 @@ def _spec(options: RunOptions, source: PromptSource, note: Callable[[str], None]
         raise SpecmillError(str(error)) from error
 
 
-def _check_think_tags(model: str) -> None:
-    """Refuse a budget for thinking where no tag tells where thinking ends.
+def _check_tokenizer(options: RunOptions, note: Callable[[str], None]) -> None:
+    """Refuse what the model's tokenizer cannot tell: where thinking ends, or which token a grammar names. Loaded only if that is asked.
 
     Raises:
-        ModelError: the model's tokenizer has no think tags.
+        ModelError: a budget for thinking, and no think tags.
+        GrammarError: a grammar names a token that the model does not have.
     """
+    names_tokens = options.constraint is not None and options.constraint.kind == "grammar"
+    if options.thinking_budget is None and not names_tokens:
+        return
     from mlx_lm.utils import load_tokenizer
 
+    from worker.engine.grammar import Grammar, grammar_tokenizer
     from worker.engine.thinking import ThinkTags
 
-    ThinkTags.of(load_tokenizer(resolve_model(model)), model)
+    tokenizer = load_tokenizer(resolve_model(options.model, report=note), {"trust_remote_code": options.trust_remote_code})
+    if options.thinking_budget is not None:
+        ThinkTags.of(tokenizer, options.model)
+    if options.constraint is not None and names_tokens:
+        size = max(tokenizer.get_vocab().values()) + 1
+        Grammar(options.constraint, grammar_tokenizer(tokenizer, size, frozenset(tokenizer.eos_token_ids)))
 
 
 def _found(options: RunOptions) -> Manifest | None:

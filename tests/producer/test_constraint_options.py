@@ -87,8 +87,15 @@ def test_what_cannot_be_is_refused_before_anything_starts(prompts, tmp_path, wor
     assert not (tmp_path / "out").exists()
 
 
-def test_a_budget_for_thinking_needs_a_model_that_thinks(prompts, tmp_path, tiny_llama):
-    words = ["run", prompts, "--out", tmp_path / "out", "--thinking-budget", 5, "--model", tiny_llama(vocab_size=300, seed=3)]
-    done = CliRunner().invoke(main, list(map(str, words)))
-    assert "thinking_budget needs a model with think tags of one token each, such as <think>" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--thinking-budget", 5), "thinking_budget needs a model with think tags of one token each, such as <think>"),
+        (("--grammar", 'start: <|strange|> "x"'), 'the grammar cannot be compiled: at 1(8): unknown special token: "<|strange|>"'),
+    ],
+)
+def test_what_the_tokenizer_does_not_have_is_refused_before_anything_starts(prompts, tmp_path, tiny_llama, words, says):
+    asked = ["run", prompts, "--out", tmp_path / "out", *words, "--model", tiny_llama(vocab_size=300, seed=3)]
+    done = CliRunner().invoke(main, list(map(str, asked)))
+    assert says in done.stderr
     assert not (tmp_path / "out").exists()
