@@ -40,7 +40,7 @@ class RemotePath:
 
     Attributes:
         scheme: `s3`, `gs`, …
-        key: bucket and path, without a slash at either end.
+        key: bucket and path as the file system knows them, without a slash at the end.
         filesystem: what opens it.
     """
 

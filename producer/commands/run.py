@@ -207,7 +207,8 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--shared",
     is_flag=True,
-    help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves.",
+    help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves. In an "
+    "object store they always do.",
 )
 @click.option(
     "--trust-remote-code",
