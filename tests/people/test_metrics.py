@@ -201,7 +201,7 @@ def test_workers_of_one_command_have_ports_in_a_row_and_a_taken_one_is_an_error(
     port = free_port()
     assert [f"--metrics-port={port + n}" in WorkerSettings(metrics_port=port).words(n) for n in (0, 1)] == [True, True]
     with serve_metrics(RunMetrics("r"), port):
-        words = ["worker", "--broker", "redis://127.0.0.1:1/0", "--workers", "2", "--metrics-port", str(port - 1)]
+        words = ["worker", "--broker", "redis://127.0.0.1:1/0", "--workers", "2", "--metrics-port", str(port)]
         done = CliRunner().invoke(main, words)
     assert (done.exit_code, f"{port}: " in done.stderr, "--metrics-port takes another one" in done.stderr) == (1, True, True)
 

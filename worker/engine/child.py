@@ -62,6 +62,7 @@ class Child:
         os._exit(0)
 
     def _work(self, op: str, spec: RunSpec, payload: bytes) -> None:
+        self._last_sent = 0.0  # a job's first tally is sent at once, however soon after another job it comes
         if op == "generate":
             self._generate(spec, payload)
         elif op == "load":
