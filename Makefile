@@ -7,9 +7,10 @@ STAMP := $(VENV)/.installed
 UV := $(shell command -v uv 2>/dev/null)
 OUT ?= out/demo
 PYTEST_ARGS ?=
+# What bench/decode.py reads, and with which head: PROMPTS.jsonl --column … --mtp HEAD --categories
 BENCH_PROMPTS ?= examples/prompts.jsonl --column prompt
 
-.PHONY: help setup demo test lint format types tests bench pins docs pictures clean
+.PHONY: help setup demo test lint format types tests bench bench-full benchmarks-page pins docs pictures clean
 
 help:
 	@echo "make demo    examples/prompts.jsonl -> a Parquet dataset in $(OUT)"
@@ -17,7 +18,8 @@ help:
 	@echo "make setup   .venv with everything, and nothing else"
 	@echo "make lint    ruff check and ruff format --check      make format   rewrite"
 	@echo "make types   mypy --strict                           make tests    pytest alone"
-	@echo "make bench   the measurements under bench/           make pins     pin the dependencies anew (needs uv)"
+	@echo "make bench   the measurements under bench/, short    make pins     pin the dependencies anew (needs uv)"
+	@echo "make bench-full  all of them (an hour), into bench/results and docs/benchmarks.md"
 	@echo "make docs    the documentation's site, in site/        make pictures DATASET=…  its pictures (needs chromium)"
 	@echo "make clean   remove .venv and tool caches"
 
@@ -63,8 +65,26 @@ tests: $(STAMP)
 	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 bench: $(STAMP)
-	$(PYTHON) bench/verify_step.py
-	$(PYTHON) bench/decode.py $(BENCH_PROMPTS)
+	$(call measure,--short --results out/bench)
+	$(PYTHON) bench/table.py out/bench
+
+bench-full: $(STAMP)
+	$(call measure,--results bench/results)
+	$(MAKE) benchmarks-page
+
+benchmarks-page: $(STAMP)
+	$(PYTHON) bench/table.py bench/results > docs/benchmarks.md
+
+define measure
+	$(PYTHON) bench/start_up.py $(1)
+	$(PYTHON) bench/queue_overhead.py $(1)
+	$(PYTHON) bench/million_rows.py $(1)
+	$(PYTHON) bench/scaling.py $(1)
+	$(PYTHON) bench/fleet_simulation.py
+	$(PYTHON) bench/verify_step.py $(1)
+	$(PYTHON) bench/landing.py $(1)
+	$(PYTHON) bench/decode.py $(BENCH_PROMPTS) $(1)
+endef
 
 pins:
 	uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \

@@ -77,7 +77,8 @@ def main() -> None:
     result = Result(
         "queue",
         "What the queue costs per shard",
-        f"An engine that needs no time, one worker, {shards} shards of {args.rows} rows per round, the time from every fourth landed part file to the next ÷ 4. "
+        f"An engine that needs no time, one worker, {shards} shards of {args.rows} rows per round, the "
+        "time from every fourth landed part file to the next ÷ 4. "
         "Plain Celery has one task per shard, its own defaults and one process; its client lands parts with the product's durable writer.",
     )
     ours: list[list[float]] = []

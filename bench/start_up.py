@@ -2,14 +2,15 @@
 
 Run: python bench/start_up.py [--model smollm2-135m]
 
-A worker is ready when its engine has loaded the model. The peer of `--help` is a bare Python that imports click.
+A worker is ready when its engine has loaded the model. The peer of `--help` is a bare Python that imports click. Processor time is what a
+machine without other work would need at least.
 """
 
 import subprocess
 import sys
 import time
 
-from measurement import Measure, Result, arguments, in_turns, specmill
+from measurement import Measure, Result, arguments, in_turns, processor_seconds, specmill
 
 
 def seconds_of(command: list[str]) -> float:
@@ -60,8 +61,13 @@ def main() -> None:
     result = Result("start-up", "Start-up", "Processes started one after the other, wall time.")
     ours, theirs = in_turns(rounds, lambda: seconds_of(specmill("--help")), lambda: seconds_of([sys.executable, "-c", "import click"]))
     result.add(Measure("`specmill --help`", "s", ours, "`import click`", theirs, "< 0.3 s"))
+    sides = (specmill("--help"), [sys.executable, "-c", "import click"])
+    ours, theirs = in_turns(rounds, *(lambda side=side: processor_seconds(lambda: seconds_of(side)) for side in sides))
+    result.add(Measure("`specmill --help`, processor time", "s", ours, "`import click`", theirs))
     (ready,) = in_turns(min(rounds, 3), lambda: engine_ready(args.model))
     result.add(Measure(f"a worker's engine has loaded {args.model}", "s", ready, goal="< 5 s"))
+    (busy,) = in_turns(1, lambda: processor_seconds(lambda: engine_ready(args.model)))
+    result.add(Measure("the same, processor time", "s", busy))
     result.write(args.results)
 
 

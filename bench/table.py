@@ -15,6 +15,7 @@ all on your machine and shows its own tables.
 
 Triples are min / median / max over the rounds. Product and peer take turns in every round, and a ratio is product ÷ peer, round by round:
 for a time, below 1 is faster than the peer; for a rate, above 1. A goal is what the project aims at, whether or not it is reached here.
+Where the load average is above the number of cores, other work shared the machine; ratios and processor time then say more than wall time.
 """
 
 
