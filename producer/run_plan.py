@@ -16,6 +16,7 @@ from schemas.errors import InputError, RunMismatchError, SpecmillError
 from schemas.manifest import Manifest
 from schemas.profile import ANY, ExecutionProfile
 from schemas.run_spec import ModelRef, RunSpec
+from worker.engine import blas
 from worker.engine.model_store import combined_digest, digest_folder, digest_head, resolve_head, resolve_model
 from worker.engine.scripted import is_scripted
 from worker.engine.smollm2 import silent
@@ -159,6 +160,10 @@ def _check_tokenizer(options: RunOptions, note: Callable[[str], None]) -> None:
     names_tokens = options.constraint is not None and options.constraint.kind == "grammar"
     if options.thinking_budget is None and not names_tokens:
         return
+    try:
+        blas.prepare()  # it must come before mlx, which mlx-lm imports
+    except ValueError as error:
+        raise SpecmillError(str(error)) from error
     from mlx_lm.utils import load_tokenizer
 
     from worker.engine.grammar import Grammar, grammar_tokenizer
