@@ -1,5 +1,6 @@
 """`specmill`: the command group. Nothing heavy is imported before a command is at work, so that `--help` answers at once."""
 
+import errno
 from typing import Any
 
 import click
@@ -56,7 +57,7 @@ class Group(click.Group):
         except SpecmillError as error:
             raise click.ClickException(str(error) or type(error).__name__) from error
         except OSError as error:  # a full disk, a folder that may not be written
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(_sentence(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 # click's signature
         """List the commands by what they are for."""
@@ -65,6 +66,20 @@ class Group(click.Group):
             rows = [(f"{command.name or '':<{width}}", command.get_short_help_str(limit=100)) for command in commands]
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _sentence(error: OSError) -> str:
+    """What the system refused, and what to do about it where that is known."""
+    what = f"cannot use {error.filename}" if error.filename is not None else "the system refuses"
+    advice = {
+        errno.ENOSPC: "free some space, and the same command goes on",
+        errno.EDQUOT: "free some space, and the same command goes on",
+        errno.EACCES: "give a place that you may read and write",
+        errno.EPERM: "give a place that you may read and write",
+        errno.EROFS: "give a place that can be written",
+        errno.EMFILE: "raise the limit (ulimit -n), and give the command again",
+    }.get(error.errno or 0)
+    return f"{what}: {(error.strerror or str(error)).lower()}" + (f"; {advice}" if advice else "")
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

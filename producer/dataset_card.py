@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 
+from producer.counted import counted
 from producer.run_summary import RunSummary
 from producer.sampler_text import drafter_text, form_text, sampler_text
 from schemas.manifest import Manifest
@@ -29,7 +30,7 @@ def dataset_card(manifest: Manifest, summary: RunSummary, command: str) -> str:
     )
     size = next((name for limit, name in _SIZES if summary.rows < limit), "n>10M")
     numbers = [
-        ("records × samples", f"{spec.records:,} × {spec.samples:,} = {summary.rows:,} rows"),
+        ("records × samples", f"{spec.records:,} × {spec.samples:,} = {counted(summary.rows, 'row')}"),
         ("failed rows", ", ".join(f"{kind} {count:,}" for kind, count in sorted(summary.failures.items())) or "none"),
         ("finish reasons", ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary.finish_reasons.items()))),
         ("tokens", f"{summary.completion_tokens:,} generated, {summary.prompt_tokens:,} of prompts"),
@@ -71,7 +72,7 @@ tags:
 - specmill
 ---
 
-# {spec.model.name}: {summary.rows:,} completions
+# {spec.model.name}: {counted(summary.rows, "completion")}
 
 Made by specmill with exact speculative sampling: every token was drawn from the model's own distribution under the sampler below, whatever
 the head drafted. A row that failed is here too, with its `error` filled and its completion empty.

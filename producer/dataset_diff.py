@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from producer.counted import counted
 from producer.dataset import Dataset, row_name
 from producer.row_comparison import compare_rows, first_difference
 from producer.run_summary import RunSummary
@@ -165,4 +166,4 @@ def _summary(dataset: Dataset) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary.finish_reasons.items()))
     shares = " ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(summary.acceptance_by_depth, 1) if share == share)
     per_cycle = f", {summary.tokens_per_cycle:.2f} tokens per cycle" if summary.tokens_per_cycle else ""
-    return f"{dataset.out}: {summary.rows:,} rows, {length}, {reasons}" + (f"; acceptance {shares}{per_cycle}" if shares else "")
+    return f"{dataset.out}: {counted(summary.rows, 'row')}, {length}, {reasons}" + (f"; acceptance {shares}{per_cycle}" if shares else "")

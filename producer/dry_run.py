@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from producer.counted import counted
 from producer.prompts import open_prompts, with_requested
 from producer.record import Record
 from producer.run_options import RunOptions
@@ -35,9 +36,10 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
     for record in islice(_good(source), SHOWN):
         lines += [f"{RULE}", f"{record.record_id}: {_described(record, encoder)}"]
     rows = source.records * options.samples
-    lines += [RULE, f"{source.records:,} records × {options.samples:,} = {rows:,} rows in {source.shards:,} part files"]
+    product = f"{counted(source.records, 'record')} × {options.samples:,} = {counted(rows, 'row')}"
+    lines += [RULE, f"{product} in {counted(source.shards, 'part file')}"]
     if source.bad:
-        lines.append(f"{source.bad:,} bad lines become error rows")
+        lines.append(f"{source.bad:,} {'bad line becomes an error row' if source.bad == 1 else 'bad lines become error rows'}")
     lines += [f"note: {warning}" for warning in source.warnings]
     if encoder is not None:
         lines += _prompt_tokens(source, encoder)
@@ -108,7 +110,7 @@ def _described(record: Record, encoder: _Encoder | None) -> str:
         ids = encoder.encode(record)
     except RowError as error:
         return f"becomes an error row: {type(error).__name__}: {error}"
-    return f"{len(ids):,} tokens\n{encoder.tokenizer.decode(ids)}"
+    return f"{counted(len(ids), 'token')}\n{encoder.tokenizer.decode(ids)}"
 
 
 def _prompt_tokens(source: PromptSource, encoder: _Encoder) -> list[str]:
@@ -127,7 +129,7 @@ def _prompt_tokens(source: PromptSource, encoder: _Encoder) -> list[str]:
         whole = seen + source.bad >= source.records
         total = sum(counts) if whole else round(mean * (source.records - source.bad))
         lines.append(
-            f"{'' if whole else 'about '}{total * encoder.options.samples:,} tokens of prompts "
+            f"{'' if whole else 'about '}{counted(total * encoder.options.samples, 'token')} of prompts "
             f"({mean:,.1f} on average, longest {max(counts):,})"
         )
     if failed:
@@ -138,6 +140,6 @@ def _prompt_tokens(source: PromptSource, encoder: _Encoder) -> list[str]:
 
 def _budget(source: PromptSource, options: RunOptions, rows: int) -> str:
     if "max_tokens" not in source.own:
-        return f"at most {rows * options.max_tokens:,} tokens to generate ({options.max_tokens:,} per row)"
+        return f"at most {counted(rows * options.max_tokens, 'token')} to generate ({options.max_tokens:,} per row)"
     budgets = [_max_tokens(record, options) for record in _good(source)]
-    return f"at most {sum(budgets) * options.samples:,} tokens to generate ({min(budgets):,} to {max(budgets):,} per row)"
+    return f"at most {counted(sum(budgets) * options.samples, 'token')} to generate ({min(budgets):,} to {max(budgets):,} per row)"

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from producer.backend_rule import BackendRule
+from producer.counted import counted
 from producer.dataset import Dataset, row_name
 from producer.part_files import DATA, contract_digest, part_name
 from sampling.counter_rng import row_key
@@ -29,7 +30,7 @@ def check_files(dataset: Dataset, on_file: Callable[[int], None] = lambda _: Non
     problems: list[str] = []
     listed = {shard.shard for shard in manifest.shards}
     if len(listed) != manifest.spec.shards:
-        problems.append(f"the manifest lists {len(listed):,} part files and the run has {manifest.spec.shards:,} shards")
+        problems.append(f"the manifest lists {counted(len(listed), 'part file')} and the run has {counted(manifest.spec.shards, 'shard')}")
     names = {dataset.path(shard).name for shard in manifest.shards}
     strangers = sorted(path.name for path in (dataset.out / DATA).glob("*.parquet") if path.name not in names)
     problems += [f"{DATA}/{name} is not in the manifest" for name in strangers]
@@ -53,7 +54,7 @@ def _check_part(dataset: Dataset, shard: ShardRecord) -> list[str]:
     if record.contract != contract_digest(spec):
         problems.append(f"{shard.file} carries the contract of another run than the manifest's")
     if table.num_rows != shard.rows:
-        problems.append(f"{shard.file} has {table.num_rows:,} rows and the manifest says {shard.rows:,}")
+        problems.append(f"{shard.file} has {counted(table.num_rows, 'row')} and the manifest says {shard.rows:,}")
     found = content_digest(table)
     if found != shard.content_digest:
         problems.append(f"{shard.file} was changed after it was written: content digest {found[:12]}, manifest {shard.content_digest[:12]}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from producer.counted import counted
 from producer.head_training import TEMPERATURES
 from producer.head_training_display import TrainingDisplay
 from producer.model_list import acceptance_table
@@ -54,7 +55,7 @@ def head_acceptance(
     lines = []
     for name, indices in groups.items():
         found = Evaluator(trunk, data.corpus, cache, indices, depth).evaluate(loaded, TEMPERATURES)
-        lines += [f"{name}: {found.rows:,} rows, {found.positions:,} positions, {found.mass:.1%} of p on the head's ids"]
+        lines += [f"{name}: {counted(found.rows, 'row')}, {found.positions:,} positions, {found.mass:.1%} of p on the head's ids"]
         lines.append(acceptance_table(found))
     if data.temperature is not None:
         replay = Evaluator(trunk, data.corpus, cache, groups["all rows"], depth).replay(loaded, data.temperature)

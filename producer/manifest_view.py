@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from producer.counted import counted
 from producer.sampler_text import drafter_text, form_text, sampler_text
 from schemas.manifest import Manifest
 from schemas.profile import ANY, SAME, Backend
@@ -19,18 +20,19 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
     spec, profile = manifest.spec, manifest.spec.profile
     rows, failed = sum(shard.rows for shard in manifest.shards), sum(shard.failed for shard in manifest.shards)
     lines = [
-        f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {spec.shards:,} part files, {rows:,} rows, {failed:,} failed"
+        f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {spec.shards:,} part files, "
+        f"{counted(rows, 'row')}, {failed:,} failed"
     ]
     lines += _reference("model", spec.model, files=files)
     lines += _reference("head", spec.head, files=files) if spec.head is not None else []
     lines += _reference("draft", spec.draft_model, files=files) if spec.draft_model is not None else []
     lines.append(f"  drafter    {drafter_text(spec)}")
     lines += [
-        f"  prompts    {spec.records:,} records × {spec.samples:,} samples, sha256 {spec.prompts_digest}",
+        f"  prompts    {counted(spec.records, 'record')} × {counted(spec.samples, 'sample')}, sha256 {spec.prompts_digest}",
         f"  encoding   {'as it stands' if spec.raw else 'through the chat template of the model'}"
         + (f", told {', '.join(f'{name} = {value!r}' for name, value in spec.template_args.items())}" if spec.template_args else ""),
         f"  sampler    {sampler_text(spec.sampler)}",
-        f"  budget     {spec.max_tokens:,} tokens" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
+        f"  budget     {counted(spec.max_tokens, 'token')}" + (f", stop at {', '.join(map(repr, spec.stop))}" if spec.stop else ""),
         *([f"  form       {form}"] if (form := form_text(spec)) else []),
         *([f"  rows' own  {', '.join(spec.per_row)}"] if spec.per_row else []),
         f"  seed       {spec.seed}, coupling {spec.coupling}",
@@ -49,9 +51,9 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         invariant = "row-invariant" if backend.row_invariant else "not row-invariant"
         name = ", ".join(filter(None, (backend.chip, backend.device, f"mlx {backend.mlx}", backend.blas, invariant)))
         name += f", class {backend.class_name}" if backend.class_name is not None else ""
-        lines.append(f"  backend    {name}: {len(counts):,} part files, {sum(counts):,} rows")
+        lines.append(f"  backend    {name}: {counted(len(counts), 'part file')}, {counted(sum(counts), 'row')}")
     if shards:
-        lines += [f"  {s.file}  {s.rows:,} rows, {s.failed:,} failed, sha256 {s.content_digest}" for s in manifest.shards]
+        lines += [f"  {s.file}  {counted(s.rows, 'row')}, {s.failed:,} failed, sha256 {s.content_digest}" for s in manifest.shards]
     return "\n".join(lines)
 
 

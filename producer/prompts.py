@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from producer.column_path import ColumnPath
+from producer.counted import counted
 from producer.hub_prompts import name_of
 from producer.origins import Origins
 from producer.own_settings import SETTINGS, setting_of
@@ -64,7 +65,7 @@ def open_prompts(options: RunOptions, note: Callable[[str], None]) -> PromptSour
         size = default_shard_size(source.records, options.samples, options.slots)
         source = source if size == source.shard_size else scan(size)  # a small file; only now is it known how small
     bad = f", {source.bad:,} of them bad lines that become error rows" if source.bad else ""
-    note(f"{name}: {source.records:,} records{bad}" + (f" in {len(files)} files" if len(files) > 1 else ""))
+    note(f"{name}: {counted(source.records, 'record')}{bad}" + (f" in {len(files)} files" if len(files) > 1 else ""))
     return replace(source, spool=spool)
 
 

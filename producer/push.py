@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from producer.counted import counted
 from producer.dataset import Dataset
 from producer.hub_prompts import first_line
 from producer.manifest_file import NAME
@@ -63,14 +64,14 @@ class Push:
         try:
             hub = HfApi()
             hub.create_repo(self.repo, repo_type="dataset", private=private, exist_ok=True)
-            note(f"uploading {len(self.files):,} files to {self.repo}")
+            note(f"uploading {counted(len(self.files), 'file')} to {self.repo}")
             done = hub.upload_folder(
                 repo_id=self.repo,
                 repo_type="dataset",
                 folder_path=self.out,
                 allow_patterns=list(self.files),
                 delete_patterns=["data/*.parquet", "log/*.parquet"],
-                commit_message=f"{len(self.files):,} files made by specmill",
+                commit_message=f"{counted(len(self.files), 'file')} made by specmill",
             )
         except Exception as error:  # the hub passes on whatever its HTTP library raises
             raise InputError(f"cannot push to {self.repo}: {first_line(error)}; `hf auth login` says who you are") from error

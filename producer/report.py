@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from producer.attempts_table import PHASES, Attempts
+from producer.counted import counted
 from producer.dataset import Dataset
 from producer.dataset_statistics import MIN_JUDGED, DatasetStatistics, quantiles
 from producer.row_detail import RowDetail, row_details
@@ -86,7 +87,7 @@ class Report:
         lines = [self.summary.text(), f"  status      {self._status()}", *(f"              {line}" for line in self.dataset.unfinished())]
         for name, counts in (("prompts", statistics.prompt_lengths), ("answers", statistics.completion_lengths)):
             median, high, most = quantiles(counts, _QUANTILES)
-            lines.append(f"  {name:<11} median {median:,} tokens, 95 % up to {high:,}, longest {most:,}")
+            lines.append(f"  {name:<11} median {counted(median, 'token')}, 95 % up to {high:,}, longest {most:,}")
         if lengths := statistics.accepted_lengths:
             parts = "  ".join(f"{length}: {count / max(1, sum(lengths)):.3f}" for length, count in enumerate(lengths))
             lines.append(f"  accepted    drafts per cycle {parts}")

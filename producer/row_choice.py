@@ -16,7 +16,7 @@ def choose_rows(dataset: Dataset, ids: Sequence[str], sample: int | None, where:
 
     Args:
         dataset: finished or not.
-        ids: record ids; none for one row at random.
+        ids: record ids, or numbers of rows where no record has such an id; none for one row at random.
         sample: keep this sample only, or None.
         where: a condition in DuckDB's SQL, or None.
 
@@ -31,7 +31,7 @@ def choose_rows(dataset: Dataset, ids: Sequence[str], sample: int | None, where:
         return found
     if not dataset.manifest.shards:
         raise InputError(f"nothing of {dataset.out} has landed yet; specmill watch {dataset.out} shows how far it is")
-    selection = RowSelection(ids=tuple(ids)) if ids else RowSelection(count=1, seed=random.SystemRandom().getrandbits(32))
+    selection = RowSelection(ids=tuple(ids), or_numbers=True) if ids else RowSelection(count=1, seed=random.SystemRandom().getrandbits(32))
     rows = [row for _, table in selection.tables(dataset) for row in table.to_pylist()]
     chosen = [row for row in rows if sample is None or row["sample"] == sample]
     if not chosen:

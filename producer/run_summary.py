@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from producer.counted import counted
 from schemas.manifest import Manifest
 from schemas.progress import Tally
 from worker.calibration import Calibration, by_part
@@ -115,7 +116,7 @@ class RunSummary:
 
     def text(self) -> str:
         """The closing summary, for people."""
-        lines = [f"{self.out}: {self.rows - self.failed:,} rows ok, {self.failed:,} failed"]
+        lines = [f"{self.out}: {counted(self.rows - self.failed, 'row')} ok, {self.failed:,} failed"]
         if self.failed:
             lines.append("  failed      " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.failures.items())))
             lines += [f"    {failure}" for failure in self.first_failures]

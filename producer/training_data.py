@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from producer.counted import counted
 from producer.dataset import Dataset, blob_of
 from schemas.errors import InputError
 from schemas.row_sampling import SAMPLER_FIELDS
@@ -75,7 +76,8 @@ def read_training_data(
             sequences += pairs
             labels += [""] * len(pairs)
     corpus = make_corpus(sequences)
-    report(f"{len(corpus.sequences):,} rows with {corpus.answer_tokens:,} answer tokens; {corpus.skipped:,} left out (failed or too short)")
+    learned = f"{counted(len(corpus.sequences), 'row')} with {counted(corpus.answer_tokens, 'answer token')}"
+    report(f"{learned}; {corpus.skipped:,} left out (failed or too short)")
     kept = tuple(label for label, sequence in zip(labels, sequences, strict=True) if sequence is not None)
     return TrainingData(corpus, _temperature(samplers), kept)
 

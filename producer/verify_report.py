@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from producer.counted import counted
 from schemas.wire import Json
 from worker.remote_path import Place
 
@@ -84,8 +85,8 @@ class VerifyReport:
         """The report for people."""
         lines = [f"{self.out}: {_VERDICTS[self.exit_code]}"]
         if self.files is not None:
-            state = f"{len(self.file_problems):,} problems" if self.file_problems else "as the manifest lists them"
-            lines.append(f"  files         {self.files:,} part files: {state}")
+            state = counted(len(self.file_problems), "problem") if self.file_problems else "as the manifest lists them"
+            lines.append(f"  files         {counted(self.files, 'part file')}: {state}")
         lines += [f"    {problem}" for problem in _cut(self.file_problems)]
         lines += [f"  environment   {line}" for line in self.environment]
         lines += [f"  not compared  {line}" for line in self.blocked]
@@ -93,12 +94,12 @@ class VerifyReport:
             chosen = [verdict for verdict in self.verdicts if verdict.mode == mode]
             if chosen:
                 bad = sum(bool(verdict.problems) for verdict in chosen)
-                speed = f"{self.tokens.get(mode, 0):,} tokens in {self.seconds.get(mode, 0.0):.1f} s"
+                speed = f"{counted(self.tokens.get(mode, 0), 'token')} in {self.seconds.get(mode, 0.0):.1f} s"
                 lines.append(f"  rows          {len(chosen):,} of {self.rows_total:,} {mode}: {_count(len(chosen), bad, mode)} ({speed})")
         shown = [f"    {v.name} ({v.file}): {problem}" for v in self.bad for problem in v.problems]
         lines += _cut(shown)
         if self.skipped:
-            lines.append(f"  skipped       {self.skipped:,} rows whose engine died then; they cannot be repeated")
+            lines.append(f"  skipped       {counted(self.skipped, 'row')} whose engine died then; they cannot be repeated")
         if self.edges:
             lines.append(f"  edges         {self.edges:,} tokens lie just outside the kept candidates here, within the tolerance")
         if self.surprise_z is not None:

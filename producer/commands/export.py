@@ -26,12 +26,13 @@ def export(out: Any, to: str, where: str | None, target: Path | None, force: boo
     chat          {"id", "messages": [… the prompt, the answer]}; error rows are left out
     sharegpt      {"id", "conversations": [{"from", "value"}, …]}; error rows are left out
     """
+    from producer.counted import counted
     from producer.dataset import Dataset
     from producer.export import export as write
 
     dataset = Dataset.open(out)
     done = write(dataset, to, where, target, replace=force)
     left_out = f", {done.left_out:,} error rows left out" if done.left_out else ""
-    click.echo(f"{done.rows:,} rows{left_out}" + (f" to {target}" if target else ""), err=True)
+    click.echo(f"{counted(done.rows, 'row')}{left_out}" + (f" to {target}" if target else ""), err=True)
     for line in dataset.unfinished():
         click.echo(line, err=True)

@@ -16,12 +16,13 @@ def push(out: Path, target: str, private: bool, dry_run: bool) -> None:
     The repository is made where there is none. Part files that lie there from an earlier dataset go with the same commit; other files stay.
     `hf auth login` says who you are.
     """
+    from producer.counted import counted
     from producer.push import Push
 
     pushed = Push.of(out, target)
     if dry_run:
         for name in pushed.files:
             click.echo(f"{(out / name).stat().st_size:>12,}  {name}")
-        click.echo(f"{pushed.size:>12,}  bytes in {len(pushed.files):,} files for {pushed.repo}; nothing was uploaded")
+        click.echo(f"{pushed.size:>12,}  bytes in {counted(len(pushed.files), 'file')} for {pushed.repo}; nothing was uploaded")
         return
     click.echo(pushed.send(private=private, note=lambda line: click.echo(line, err=True)))

@@ -26,13 +26,17 @@ def report(out: Any, page: Any, no_html: bool, as_json: bool) -> None:
     import json
 
     from producer.report import Report
+    from schemas.errors import UnwritableError
     from worker.landing import written_whole
 
     found = Report.of_dataset(out)
     click.echo(json.dumps(found.json(), ensure_ascii=False) if as_json else found.text())
     if no_html or (as_json and page is None):
         return
-    page = page or out / PAGE
-    with written_whole(page) as file:
-        file.write(found.html().encode("utf-8", "backslashreplace"))
-    click.echo(f"  page        {page}", err=as_json)
+    target = page or out / PAGE
+    try:
+        with written_whole(target) as file:
+            file.write(found.html().encode("utf-8", "backslashreplace"))
+    except UnwritableError as error:
+        raise UnwritableError(f"{error}; --html FILE writes the page elsewhere, --no-html writes none") from error
+    click.echo(f"  page        {target}", err=as_json)

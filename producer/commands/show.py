@@ -9,7 +9,7 @@ from producer.commands.place import PLACE
 
 @click.command(short_help="One row of a dataset: prompt, answer, and how speculation went.")
 @click.argument("out", type=PLACE)
-@click.option("--row", "ids", metavar="ID", multiple=True, help="Record id; repeatable.  [default: one row at random]")
+@click.option("--row", "ids", metavar="ID", multiple=True, help="Record id, else a row's number; repeatable.  [default: one at random]")
 @click.option("--sample", type=click.IntRange(min=0), help="Only this sample of the record.  [default: all of them]")
 @click.option("--where", metavar="SQL", help="The first row for which this holds instead, such as \"finish_reason = 'length'\".")
 @click.option("--origins", is_flag=True, help="Decode the row again here and colour its tokens: accepted, residual, bonus.")

@@ -188,3 +188,9 @@ def test_a_browser_shows_the_page_dark_where_the_system_is_dark(out, tmp_path):
         assert len(colours) > 50
     assert corners[0] > 200
     assert corners[1] < 60
+
+
+def test_a_page_that_cannot_be_written_says_where_it_may_go(out, tmp_path):
+    done = specmill("report", out, "--html", tmp_path / "nowhere" / "page.html")
+    assert done.exit_code == 1
+    assert "--html FILE writes the page elsewhere, --no-html writes none" in done.output

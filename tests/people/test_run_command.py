@@ -85,7 +85,7 @@ def test_a_config_file_holds_any_option(prompts, tmp_path):
     prompts.write_text("".join(json.dumps({"prompt": f"question {i}", "budget": i + 1}) + "\n" for i in range(20)))
     done = run("--config", config, "--dry-run")
     assert "4 records × 1 = 4 rows" in done.output, done.output + done.stderr
-    assert "1 records × 1" in run("--config", config, "--dry-run", "--sample", 1).output
+    assert "1 record × 1" in run("--config", config, "--dry-run", "--sample", 1).output
 
 
 def test_a_config_file_gives_options_and_the_command_line_wins(prompts, tmp_path):

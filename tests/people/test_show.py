@@ -35,6 +35,18 @@ def painted(row, pieces):
     return console.file.getvalue()
 
 
+def test_a_row_is_found_by_its_number_where_no_record_has_that_id(out, tmp_path):
+    by_number = [
+        json.loads(line)["record_id"] for line in show(out, "--row", 5, "--row", "r3", "--sample", 0, "--json").output.splitlines()
+    ]
+    assert by_number == ["r3", "r5"]
+    refused = show(out, "--row", 21)
+    assert (refused.exit_code, "the dataset has no record '21', and its rows have the numbers 0 to 20" in refused.output) == (1, True)
+    named = make_dataset(tmp_path, [{"id": str(9 - i), "prompt": f"p{i}"} for i in range(10)])
+    (row,) = map(json.loads, show(named, "--row", 2, "--json").output.splitlines())
+    assert (row["record_id"], row["row"]) == ("2", 7), "an id comes before a number"
+
+
 def test_a_row_is_shown_with_its_prompt_answer_and_columns(out):
     done = show(out, "--row", "r3", "--sample", 1)
     (row,) = (row for row in ds.dataset(out / "data").to_table().to_pylist() if (row["record_id"], row["sample"]) == ("r3", 1))

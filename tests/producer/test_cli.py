@@ -1,3 +1,4 @@
+import errno
 import subprocess
 import sys
 
@@ -5,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from producer.cli import main
+from producer.counted import counted
 from schemas import errors
 
 HEAVY = ("numpy", "mlx", "mlx_lm", "celery", "redis", "pyarrow", "rich", "transformers")
@@ -163,3 +165,25 @@ def test_the_worker_takes_the_broker_from_the_environment(monkeypatch):
     result = CliRunner(env={"SPECMILL_BROKER": "redis://here"}).invoke(main, ["worker", "--name", "w", "--models", "a,b"])
     assert (result.exit_code, seen) == (3, [(1, "redis://here", "w", ("a", "b"))])
     assert CliRunner().invoke(main, ["worker"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "cannot use /x: permission denied; give a place that you may read and"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the system refuses: no space left on device; free some space"),
+        (OSError("odd"), "the system refuses: odd"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(monkeypatch, error, says):
+    def refuse(name, offline):
+        raise error
+
+    monkeypatch.setattr("worker.engine.model_store.resolve_model", refuse)
+    result = specmill("model", "path", "m")
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {says}")
+
+
+def test_numbers_of_things_have_their_plural():
+    assert [counted(count, "row") for count in (0, 1, 2, 4096)] == ["0 rows", "1 row", "2 rows", "4,096 rows"]

@@ -101,7 +101,7 @@ def test_the_text_says_what_failed_and_how_to_load_it(dataset):
     summary.warnings = ["column 'x' is kept as JSON text"]
     summary.seconds, summary.tokens_per_second = 75.0, 0.106
     text = summary.text()
-    assert "1 rows ok, 9 failed" in text
+    assert "1 row ok, 9 failed" in text
     assert "TemplateError 9" in text
     assert "r4: TemplateError" in text
     assert "r5: TemplateError" not in text
