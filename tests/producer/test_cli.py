@@ -52,7 +52,7 @@ def test_help_shows_the_defaults():
         "default: 256",
         "2 with a drafter, else 0",
         "[default: float32]",
-        "default: 64",
+        "64, less where the file is small",
         "[default: refuse]",
     ):
         assert shown in text

@@ -43,7 +43,7 @@ def test_different_missing_and_new_rows_are_counted_and_named(specmill: Any, pro
 
 
 def test_the_manifest_is_shown_to_people_and_programs(specmill: Any, prompts: Path, tmp_path: Path) -> None:
-    assert specmill(*RUN, "--out", "a", "--stop", "w7").returncode == 0
+    assert specmill(*RUN, "--out", "a", "--stop", "w7", "--shard-size", "64").returncode == 0
     shown = specmill("manifest", "a", "--shards", "--files").stdout
     for text in (
         "complete, 1 of 1 part files, 20 rows, 0 failed",
