@@ -47,6 +47,13 @@ def plain(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture
+def stored(s3: Any, plain: Path) -> None:
+    """The same dataset in the store, as it is there when it was made there."""
+    for path in sorted(path for path in plain.rglob("*") if path.is_file()):
+        s3.put_object(Bucket=BUCKET, Key=f"sets/out/{path.relative_to(plain)}", Body=path.read_bytes())
+
+
 @pytest.fixture(autouse=True)
 def _cache(own_cache: Path) -> None:
     """No test leaves anything in the user's cache."""
@@ -112,8 +119,7 @@ def test_a_run_lands_in_the_store_and_every_command_reads_it_there(
     assert parts(s3, "sets/again/") == parts(s3)
 
 
-def test_a_changed_part_is_found_and_another_run_refused(s3: Any, prompts: Path) -> None:
-    specmill("run", *words(prompts, OUT), "--quiet")
+def test_a_changed_part_is_found_and_another_run_refused(s3: Any, stored: None, prompts: Path) -> None:
     assert "holds a run with other settings" in specmill("run", *words(prompts, OUT, seed=8), "--quiet", code=1)
     stored = objects(s3)
     s3.put_object(Bucket=BUCKET, Key="sets/out/data/part-00001.parquet", Body=stored["sets/out/data/part-00002.parquet"])
@@ -167,9 +173,8 @@ def test_a_worker_that_may_not_write_there_delivers_through_the_broker(s3: Any, 
 
 
 def test_a_store_that_is_away_sends_rows_through_the_broker(
-    s3: Any, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, prompts: Path
+    s3: Any, stored: None, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specmill("run", *words(prompts, OUT), "--quiet")
     run_id = manifest(s3)["spec"]["run_id"]
     monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     remote_path.filesystem_of.cache_clear()
@@ -193,8 +198,7 @@ def test_a_store_that_is_away_sends_rows_through_the_broker(
         os.kill(s3_server.pid, signal.SIGCONT)
 
 
-def test_a_second_writer_changes_nothing_and_another_content_is_refused(s3: Any, prompts: Path, write_of: Callable[..., None]) -> None:
-    specmill("run", *words(prompts, OUT), "--quiet")
+def test_a_second_writer_changes_nothing_and_another_content_is_refused(s3: Any, stored: None, write_of: Callable[..., None]) -> None:
     before = objects(s3)
     write_of(shard=1)
     assert objects(s3) == before
