@@ -7,6 +7,7 @@ Vocabulary, used for every variable, column and page of this project:
 - draft token, accepted token, residual token (drawn after a rejection), bonus token (drawn from `p` after every draft of a block was
   accepted).
 - depth `K`: draft tokens per cycle. cycle: K drafts, one target forward over K + 1 positions, one commit.
+- mask: what a rule of the row, such as a grammar, allows at a position; every other token has probability 0 in `p` and `q` alike.
 - acceptance probability `α = min(1, p[t] / q[t])`, and 0 where `q[t] = 0`.
 
 The theorem (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318): a draft t ~ q, accepted with probability α and replaced
