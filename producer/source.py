@@ -196,13 +196,14 @@ class PromptSource:
         left = None if self.limit is None else self.limit - place.row
         for record, line in islice(records_of(self.path, self.reader, place.offset, place.line, place.row), left):
             options = {name: value for name, value in record.options.items() if name in self.own}
+            mine = record if options == record.options else replace(record, options=options)
             if "samples" not in self.own:
-                yield replace(record, options=options), line
+                yield mine, line
                 continue
             wanted = options.get("samples", 1)
             assert isinstance(wanted, int)
             for sample in range(place.sample if record.row == place.row else 0, wanted):
-                yield replace(record, options=options, sample=sample), line
+                yield replace(mine, sample=sample), line
 
     def _told(self, record: Record) -> bytes:
         """What the dataset takes of a record."""
