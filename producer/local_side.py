@@ -6,7 +6,6 @@ There lie the session's lock, its embedded broker and its journal, none of which
 import hashlib
 from pathlib import Path
 
-from worker.engine.model_store import cache_dir
 from worker.remote_path import Place, RemotePath
 
 LOG = "log"
@@ -16,6 +15,8 @@ SESSIONS = "sessions"
 def local_side(out: Place) -> Path:
     """The folder, which need not exist; the same for the same dataset, as long as the cache stays."""
     if isinstance(out, RemotePath):
+        from worker.engine.model_store import cache_dir  # it imports the model's side, which `specmill status` does without
+
         return cache_dir() / SESSIONS / hashlib.sha256(str(out).encode()).hexdigest()[:16]
     return out
 

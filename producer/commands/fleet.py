@@ -21,10 +21,11 @@ def status(out: str | None, broker: str | None, as_json: bool) -> None:
     import redis
 
     from producer.fleet_status import FleetStatus
-    from producer.run_reference import RunReference
     from worker.redis_client import make_client, unusable
 
     if out is not None:
+        from producer.run_reference import RunReference
+
         broker = RunReference.find(out, broker).broker_url
     if broker is None:
         raise click.UsageError("give --broker, or the folder of a session that runs")
