@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from engine_support import essence, load_engine, make_spec, model_ref, run
+from engine_support import essence, fresh_engine, load_engine, make_requests, make_spec, model_ref, run
 
 from schemas.sampler import SamplerConfig
+from worker.engine.engine import Timings
 
 PROMPTS = ["The capital of France is", "blue, green, blue, green, blue,"]
 
@@ -29,3 +30,22 @@ def test_slots_and_a_draft_of_its_own_change_no_token(smollm2_folder: Path, samp
         drafted = run(itself, PROMPTS)
         assert [completion.token_ids for completion in drafted] == [completion.token_ids for completion in alone]
         assert all(completion.acceptance.column()["residual"] == 0 for completion in drafted)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_shared_beginning_changes_no_bit(smollm2_folder: Path) -> None:
+    beginning = (
+        "Here is a list of the largest cities of Europe with the rivers that they lie on, and of the seas that these rivers flow to. "
+        "Every city has a line of its own, and the lines are in the order of the alphabet: "
+    )
+    prompts = [beginning + city for city in ("Paris on the", "London on the", "Vienna on the")]
+    spec = make_spec(smollm2_folder, None, depth=0, slots=3, raw=True, max_tokens=3, capacities=(128,))
+    if not load_engine(spec).backend.row_invariant:
+        pytest.skip("this backend's kernels are not row-invariant")
+    requests = make_requests(prompts)
+    shared, apart = Timings(), Timings()
+    together = fresh_engine(spec).complete(spec, requests, shared, lambda tally: None)
+    alone = [fresh_engine(spec).complete(spec, [request], apart, lambda tally: None)[0] for request in requests]
+    assert [essence(completion) for completion in together] == [essence(completion) for completion in alone]
+    assert shared.prefill_tokens < apart.prefill_tokens / 2
