@@ -59,14 +59,18 @@ class Decoded:
 
 
 def prompts_of(path: Path, column: str, count: int) -> list[tuple[str, str]]:
-    """Prompts and their categories, an even mix of the categories where there are some; those of MT-bench are one, as in Spec-Bench."""
+    """Prompts and their categories, of the records that have the column.
+
+    The mix of categories is even where there are some; those of MT-bench are one, as in Spec-Bench.
+    """
     groups: dict[str, list[str]] = {}
+    wanted = ColumnPath.parse(column)
     for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            record = json.loads(line)
+        record = json.loads(line) if line.strip() else {}
+        if wanted.column in record:
             category = str(record.get("category", ""))
             name = "multi-turn conversation" if category in MT_BENCH else category.replace("_", " ")
-            groups.setdefault(name, []).append(str(ColumnPath.parse(column).of(record)))
+            groups.setdefault(name, []).append(str(wanted.of(record)))
     shares = {name: -(-count // len(groups)) for name in groups}
     # Evenly spaced within a category, too: a file may be sorted.
     spaced = {name: prompts[:: max(1, len(prompts) // shares[name])][: shares[name]] for name, prompts in groups.items()}
