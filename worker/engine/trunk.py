@@ -11,7 +11,6 @@ from mlx_lm.utils import load_model, load_tokenizer
 from schemas.errors import ModelError
 from worker.engine.delta_net import DeltaNetCache, TapedDeltaNet
 from worker.engine.layer_cache import LayerCache
-from worker.engine.quick_mlp import KINDS, QuickMLP
 from worker.engine.static_cache import Cursor, StaticCache
 
 
@@ -44,8 +43,6 @@ class Trunk:
         for layer in self.body.layers:
             if _is_recurrent(layer):
                 layer.linear_attn = TapedDeltaNet(layer.linear_attn)
-            if isinstance(layer.mlp, KINDS) and mx.default_device() == mx.cpu:
-                layer.mlp = QuickMLP(layer.mlp)
 
     @classmethod
     def load(cls, folder: Path, dtype: mx.Dtype, *, trust_remote_code: bool = False) -> "Trunk":
