@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.short else 7)
-    result = Result("start-up", "Start-up", "Processes started one after the other, wall time.")
+    result = Result("start-up", "Start-up", "Processes started one after the other.")
     ours, theirs = in_turns(rounds, lambda: seconds_of(specmill("--help")), lambda: seconds_of([sys.executable, "-c", "import click"]))
     result.add(Measure("`specmill --help`", "s", ours, "`import click`", theirs, "< 0.3 s"))
     sides = (specmill("--help"), [sys.executable, "-c", "import click"])
