@@ -63,13 +63,13 @@ def leases(client: redis.Redis) -> list[bytes]:
 
 
 def test_a_hanging_row_costs_that_row_only(broker: EmbeddedBroker, mark: str, tmp_path: Path, session: ModuleType) -> None:
-    settings = WorkerSettings(lease_seconds=session.LEASE_SECONDS, stall_seconds=1.5)
+    settings = WorkerSettings(lease_seconds=session.LEASE_SECONDS, stall_seconds=3.0)
     with LocalWorkers(1, broker.url, tmp_path / "w", settings) as workers:
         spec = session.make_spec(6, 2, model="scripted:hang_on=prompt 3.", run_id=uuid.uuid4().hex)
         finish(broker, spec, session, tmp_path / "out", workers=workers)
     rows = pds.dataset(str(tmp_path / "out" / "data"), format="parquet").to_table().to_pylist()
     assert [row["record_id"] for row in rows if row["error"] is not None] == ["r3"]
-    assert "made no progress for 1.5 s and was killed" in (tmp_path / "w" / "worker-0.log").read_text()
+    assert "made no progress for 3 s and was killed" in (tmp_path / "w" / "worker-0.log").read_text()
 
 
 def test_an_engine_that_does_not_start_ends_the_session_with_its_words(
