@@ -1,7 +1,6 @@
 """`OUT/README.md`: the dataset card, with the front matter that the Hugging Face hub reads."""
 
 import json
-import math
 from collections.abc import Iterable
 
 from producer.counted import counted
@@ -36,8 +35,7 @@ def dataset_card(manifest: Manifest, summary: RunSummary, command: str) -> str:
         ("tokens", f"{summary.completion_tokens:,} generated, {summary.prompt_tokens:,} of prompts"),
     ]
     if summary.drafted_by_depth:
-        shares = ", ".join(f"{depth}: {share:.4f}" for depth, share in enumerate(summary.acceptance_by_depth, 1) if not math.isnan(share))
-        numbers.append(("acceptance by depth", shares))
+        numbers.append(("acceptance by depth", summary.acceptance_text(", ", decimals=4) or "nothing was drafted"))
     if summary.tokens_per_cycle:
         numbers.append(("tokens per cycle", f"{summary.tokens_per_cycle:.3f}"))
     if summary.z is not None:

@@ -164,6 +164,6 @@ def _summary(dataset: Dataset) -> str:
     ok = summary.rows - summary.failed
     length = f"{summary.completion_tokens / ok:.1f} tokens per row" if ok else "no row without an error"
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary.finish_reasons.items()))
-    shares = " ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(summary.acceptance_by_depth, 1) if share == share)
+    shares = summary.acceptance_text(" ")
     per_cycle = f", {summary.tokens_per_cycle:.2f} tokens per cycle" if summary.tokens_per_cycle else ""
     return f"{dataset.out}: {counted(summary.rows, 'row')}, {length}, {reasons}" + (f"; acceptance {shares}{per_cycle}" if shares else "")

@@ -91,6 +91,11 @@ class RunSummary:
         """Accepted share of the drafts at depth 1, 2, …; NaN where nothing was drafted."""
         return [a / d if d else math.nan for a, d in zip(self.accepted_by_depth, self.drafted_by_depth, strict=True)]
 
+    def acceptance_text(self, separator: str, decimals: int = 3) -> str:
+        """`1: 0.750, 2: 0.500` with the separator `, `; empty where nothing was drafted."""
+        shares = enumerate(self.acceptance_by_depth, 1)
+        return separator.join(f"{depth}: {share:.{decimals}f}" for depth, share in shares if not math.isnan(share))
+
     @property
     def tokens_per_cycle(self) -> float | None:
         """Mean completion tokens per cycle."""
@@ -127,10 +132,9 @@ class RunSummary:
             speed = f"{self.tokens_per_second:,.1f} generated tok/s of all workers together, from the first token on"
             lines.append(f"  speed       {speed}; the session took {duration(self.seconds)}")
         if self.drafted_by_depth:
-            depths = "  ".join(f"{depth}: {share:.3f}" for depth, share in enumerate(self.acceptance_by_depth, 1) if not math.isnan(share))
-            lines.append(
-                f"  acceptance  by depth {depths}" + (f", {self.tokens_per_cycle:.2f} tokens per cycle" if self.tokens_per_cycle else "")
-            )
+            depths = self.acceptance_text("  ")
+            per_cycle = f", {self.tokens_per_cycle:.2f} tokens per cycle" if self.tokens_per_cycle else ""
+            lines.append("  acceptance  " + (f"by depth {depths}" if depths else "nothing was drafted") + per_cycle)
         if self.z is not None:
             parts = self.calibrations
             broken = [where for where, calibration in parts.items() if calibration.broken]

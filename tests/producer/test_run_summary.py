@@ -134,6 +134,13 @@ def test_without_drafts_nothing_is_said_of_acceptance(dataset):
     assert "none (plain autoregressive decoding)" in dataset_card(manifest, summary, "c")
 
 
+def test_a_drafter_that_proposed_nothing_is_said_to_have_drafted_nothing(dataset):
+    out, manifest = dataset([row(0, drafted=(0, 0), accepted=(0, 0), expected=0.0, variance=0.0)])
+    summary = RunSummary.of_dataset(out, manifest)
+    assert "  acceptance  nothing was drafted, 2.00 tokens per cycle" in summary.text().splitlines()
+    assert "| acceptance by depth | nothing was drafted |" in dataset_card(manifest, summary, "c")
+
+
 def test_the_card_describes_the_dataset_and_how_to_make_it_again(dataset, tmp_path):
     out, manifest = dataset([row(0), row(1, error="EmptyPromptError")], stop=("a|b\n",))
     summary = RunSummary.of_dataset(out, manifest)
