@@ -109,10 +109,14 @@ class RunSpec(Wire):
             raise ValueError("a run drafts with an MTP head or with a draft model; received both")
         checked_demand(self.backend)
         if self.thinking_budget is not None:
-            _check_interval("thinking_budget", self.thinking_budget, 0, 1_000_000)
-        if self.constraint is not None and (self.ignore_eos or self.sampler.min_tokens):
-            received = "ignore_eos" if self.ignore_eos else f"min_tokens {self.sampler.min_tokens}"
-            raise ValueError(f"a constraint says itself where a completion may end; received it together with {received}")
+            _check_interval("thinking_budget", self.thinking_budget, 0, MAX_TOKENS)
+        rivals = {
+            "ignore_eos": self.ignore_eos,
+            f"min_tokens {self.sampler.min_tokens}": self.sampler.min_tokens > 0,
+            "min_tokens of rows' own": "min_tokens" in self.per_row,
+        }
+        if self.constraint is not None and (rival := next((name for name, given in rivals.items() if given), None)):
+            raise ValueError(f"a constraint says itself where a completion may end; received it together with {rival}")
         needed = {"head": self.head, "model": self.draft_model, "auto": self.head or self.draft_model}
         if self.profile.depth > 0 and self.drafter in needed and needed[self.drafter] is None:
             what = {"head": "an MTP head", "model": "a draft model", "auto": "an MTP head or a draft model"}[self.drafter]

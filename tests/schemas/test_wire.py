@@ -110,6 +110,7 @@ def test_an_error_inside_a_nested_value_keeps_its_place() -> None:
         ({"stop": ("a", "")}, "stop must hold no empty string"),
         ({"thinking_budget": -1}, "thinking_budget must be in [0, 1000000]; received -1"),
         ({"constraint": Constraint("regex", "a"), "ignore_eos": True}, "where a completion may end; received it together with ignore_eos"),
+        ({"constraint": Constraint("regex", "a"), "per_row": ("min_tokens",)}, "received it together with min_tokens of rows' own"),
         ({"head": None}, "depth must be 0 without an MTP head; received 2"),
     ],
 )
