@@ -14,6 +14,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from producer.backend_rule import BackendRule
+from producer.keepership import KEEP_SECONDS, Keepership
 from producer.local_workers import LocalWorkers
 from producer.progress_tracker import ProgressTracker
 from producer.quarantine import Quarantine, hopeless_error, quarantine_report
@@ -21,7 +22,7 @@ from producer.run_folder import FinishedShard, RunFolder
 from producer.run_progress import Counts, RunProgress
 from producer.shards import Shards
 from producer.waiting_note import WaitingNote
-from schemas.errors import BackendError, BrokerError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
+from schemas.errors import BackendError, DecodeError, EngineCrashedError, LandingError, RunCancelledError
 from schemas.manifest import Manifest
 from schemas.run_spec import RunSpec
 from schemas.tables import row_schema, table_from_bytes
@@ -31,7 +32,6 @@ from worker.error_rate import ErrorRate, failures_of
 from worker.error_rows import error_rows
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet
-from worker.keeper_lock import COORDINATOR, KEEPER_SECONDS, KeeperLock
 from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
@@ -45,8 +45,6 @@ LANDED_TOGETHER = 4  # results that wait share the disk's syncs
 WAIT_SECONDS = 0.2  # longest wait for a result; also how late a stop may be noticed
 PROGRESS_SECONDS = 0.25
 REFRESH_SECONDS = 60.0
-KEEP_SECONDS = 2.0  # between two renewals of the keeper's lock
-TAKE_OVER_PAUSE_SECONDS = 0.5
 OUTAGE_PAUSE_SECONDS = 0.2
 
 logger = logging.getLogger(__name__)
@@ -101,7 +99,7 @@ class Coordinator:
         self._feeder = Feeder(self._app, spec.run_id, priority)
         self._terms = RunTerms(priority, max_error_rate, calibration is not None)
         self._fleet = Fleet(self._client)
-        self._lock = KeeperLock(self._client, spec.run_id, COORDINATOR)
+        self._keepership = Keepership(self._client, spec.run_id)
         self._schema = row_schema(shards.blob_schema, logprobs=spec.logprobs)
         self._issued: set[int] = set()
         self._fresh: Iterator[int] = iter(())
@@ -112,7 +110,6 @@ class Coordinator:
         self._waiting_note = WaitingNote(self._client, spec.run_id)
         self._ending: str | None = None
         self._paused = False
-        self._keeps = False
         self._reconciler = Reconciler(self._client, spec.run_id, lease_seconds=lease_seconds)
         self._tracker = ProgressTracker(self._folder.landed)
         self._in_contact = True
@@ -141,7 +138,7 @@ class Coordinator:
             BackendError: part files there are of another backend class than the run wants.
             LandingError: a part file that cannot be written, or one that is foreign or broken.
             InputError: the prompts file has changed.
-            BrokerError: the broker cannot be reached at the start, or refuses a command.
+            BrokerError: the broker cannot be reached at the start, or refuses a command; or another coordinator runs this run.
             CalibrationError: an engine that contradicts itself; its last shard is not landed.
             ModelError, EngineError, DecodeError: what workers report again and again; the message names the worker.
             TooManyErrorsError: the run is plainly misconfigured.
@@ -151,7 +148,7 @@ class Coordinator:
         self._fresh = (shard for shard in range(self.spec.shards) if shard not in self._records)
         self._tracker = ProgressTracker(self._folder.landed)
         try:
-            self._become_keeper(stop)
+            self._keepership.take_over(stop)
             self._open_ledger()
             self._work(stop)
             self._folder.close()
@@ -160,21 +157,6 @@ class Coordinator:
             raise unusable(self._broker_url, error) from error
         finally:
             self._close()
-
-    # The session.
-
-    def _become_keeper(self, stop: Callable[[], bool]) -> None:
-        """Take the run over from a worker that keeps it, at once, or from a coordinator that is gone, when its time is up.
-
-        Raises:
-            BrokerError: another coordinator runs this run.
-        """
-        deadline = time.monotonic() + KEEPER_SECONDS + 2 * KEEP_SECONDS
-        while (holder := self._lock.take()) is not None:
-            if stop() or time.monotonic() > deadline:
-                raise BrokerError(f"the coordinator {holder} runs this run; wait for it or stop it")
-            time.sleep(TAKE_OVER_PAUSE_SECONDS)
-        self._keeps = True
 
     def _open_ledger(self) -> None:
         for shard in self._ledger.finished() & self._records.keys():
@@ -187,11 +169,6 @@ class Coordinator:
             self._ledger.share(self._shared)
         self._backend_rule.announce(self._ledger)
         self._fleet.add_run(self.spec.run_id)
-
-    def _stay_keeper(self) -> None:
-        if (holder := self._lock.take()) is not None:
-            self._keeps = False
-            raise BrokerError(f"the coordinator {holder} has taken this run over while this one was away")
 
     def _work(self, stop: Callable[[], bool]) -> None:
         while len(self._records) < self.spec.shards:
@@ -247,8 +224,6 @@ class Coordinator:
         self._tracker.count("retries")
         # The source may have been asked long ago, and the blob may be gone with the broker's memory.
         self._feeder.send_again(self._ledger, shard, self._shards.blob(shard))
-
-    # What comes back.
 
     def _collect(self) -> None:
         """Wait a little for results or a fault and deal with them."""
@@ -327,8 +302,6 @@ class Coordinator:
         """Whether a shard is in work, so that one broken machine does not end a session that goes well elsewhere."""
         return "leased" in self._ledger.states(self._issued).values()
 
-    # What happens beside it.
-
     def _do_what_is_due(self) -> None:
         if self._is_due("progress", PROGRESS_SECONDS):
             self._tracker.heard(self._ledger.live())
@@ -337,7 +310,7 @@ class Coordinator:
             self._note_pause(self._ledger.paused())
             self._show_progress()
         if self._is_due("keep", KEEP_SECONDS):
-            self._stay_keeper()
+            self._keepership.renew()
         if self._is_due("reconcile", INTERVAL_SECONDS) and not self._paused:
             self._reconcile()
         if self._is_due("refresh", REFRESH_SECONDS):
@@ -409,10 +382,10 @@ class Coordinator:
     def _close(self) -> None:
         """Leave nothing of the run in the broker, and everything in the folder; a submitted run goes on without us."""
         try:
-            if self._keeps and (len(self._records) == self.spec.shards or not self._ledger.is_submitted()):
+            if self._keepership.held and (len(self._records) == self.spec.shards or not self._ledger.is_submitted()):
                 self._ledger.close()
                 self._fleet.remove_run(self.spec.run_id)
-            self._lock.leave()
+            self._keepership.leave()
         except BROKER_ERRORS as error:
             logger.warning("the run's keys stay in the broker until their time is up: %s", error)
         finally:

@@ -170,8 +170,8 @@ def test_shards_wait_visibly_for_a_worker_that_may_take_their_model(
 def test_two_coordinators_of_one_run_exclude_each_other(
     broker: EmbeddedBroker, client: redis.Redis, tmp_path: Path, session: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("producer.coordinator.KEEPER_SECONDS", 0.1)
-    monkeypatch.setattr("producer.coordinator.KEEP_SECONDS", 0.1)
+    monkeypatch.setattr("producer.keepership.KEEPER_SECONDS", 0.1)
+    monkeypatch.setattr("producer.keepership.KEEP_SECONDS", 0.1)
     spec = session.make_spec(4, 2, run_id=uuid.uuid4().hex)
     first, worker = KeeperLock(client, spec.run_id, COORDINATOR), KeeperLock(client, spec.run_id, WORKER)
     assert worker.take() is None
