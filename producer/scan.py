@@ -19,7 +19,7 @@ PART_BYTES = 256 * 1024  # about so much is read at a time, and held
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardStart:
     """Where a shard starts.
 
     Attributes:
@@ -60,7 +60,7 @@ class Scan:
 
     Attributes:
         canonical: the canonical records, a shard each.
-        places: where each shard starts.
+        starts: where each shard starts.
         ids: a 64-bit hash of every record id, in order.
         columns: the user's own columns and their types, in the order of their first appearance.
         column_lines: column → number of the line that had it first.
@@ -72,7 +72,7 @@ class Scan:
     """
 
     canonical: list[bytes] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    starts: list[ShardStart] = field(default_factory=list)
     ids: "array[int]" = field(default_factory=lambda: array("Q"))
     columns: dict[str, ColumnType] = field(default_factory=dict)
     column_lines: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Scan:
         canonical = b"".join([record.canonical() for record, _ in records])
         record, first = records[0]
         self.canonical.append(canonical)
-        self.places.append(Place(first.offset, first.number, hashlib.blake2b(canonical, digest_size=8).digest(), record.row))
+        self.starts.append(ShardStart(first.offset, first.number, hashlib.blake2b(canonical, digest_size=8).digest(), record.row))
         for record, _ in records:
             self._see(record)
 
@@ -118,7 +118,7 @@ class WholeScan:
     def __init__(self, reader: RecordReader) -> None:
         self._origins = reader.origins
         self.digest = hashlib.sha256()
-        self.places: list[Place] = []
+        self.starts: list[ShardStart] = []
         self.ids: array[int] = array("Q")
         self.columns: dict[str, ColumnType] = {}
         self.requested = RequestedOptions()
@@ -135,7 +135,7 @@ class WholeScan:
         """
         for canonical in part.canonical:
             self.digest.update(canonical)
-        self.places += part.places
+        self.starts += part.starts
         self.ids += part.ids
         for name, column in part.columns.items():
             if name in self.columns:

@@ -19,7 +19,7 @@ from producer.origins import Origins
 from producer.prompt_lines import BOM, Line, open_lines
 from producer.record import Record, RecordReader
 from producer.requested_options import RequestedOptions
-from producer.scan import PROBLEMS_SHOWN, PartScanner, Place, id_hash, records_of
+from producer.scan import PROBLEMS_SHOWN, PartScanner, ShardStart, id_hash, records_of
 from producer.scan_processes import scan_file
 from producer.spool import Spool
 from schemas.errors import InputError
@@ -54,7 +54,7 @@ class PromptSource:
         has_prompt: whether any record has a `prompt`.
         has_messages: whether any record has `messages`.
         duplicates: row → line that had its id first; such rows are bad lines.
-        places: where each shard starts.
+        starts: where each shard starts.
         requested: what the lines ask of the run.
         name: what people call the file.
         limit: records are read up to this many, or None.
@@ -72,7 +72,7 @@ class PromptSource:
     has_prompt: bool
     has_messages: bool
     duplicates: dict[int, int]
-    places: list[Place]
+    starts: list[ShardStart]
     requested: RequestedOptions
     name: str
     limit: int | None
@@ -124,7 +124,7 @@ class PromptSource:
             has_prompt=scan.has_prompt or not scan.has_messages,
             has_messages=scan.has_messages,
             duplicates=duplicates,
-            places=scan.places,
+            starts=scan.starts,
             requested=scan.requested,
             name=name,
             limit=limit,
@@ -133,7 +133,7 @@ class PromptSource:
     @property
     def shards(self) -> int:
         """Number of shards."""
-        return len(self.places)
+        return len(self.starts)
 
     @property
     def names(self) -> dict[str, str]:
@@ -162,15 +162,16 @@ class PromptSource:
             InputError: the file is gone.
         """
         own = replace(self, own=options)
-        digest, places, records = hashlib.sha256(bytes.fromhex(self.digest)), [], 0
-        entries = own._entries(Place(0, 1, b"", 0))
+        digest, starts, records = hashlib.sha256(bytes.fromhex(self.digest)), [], 0
+        entries = own._entries(ShardStart(0, 1, b"", 0))
         while shard := list(islice(entries, self.shard_size)):
             record, line = shard[0]
             told = b"".join([own._told(record) for record, _ in shard])
             digest.update(told)
-            places.append(Place(line.offset, line.number, hashlib.blake2b(told, digest_size=8).digest(), record.row, record.sample or 0))
+            checksum = hashlib.blake2b(told, digest_size=8).digest()
+            starts.append(ShardStart(line.offset, line.number, checksum, record.row, record.sample or 0))
             records += len(shard)
-        return replace(own, digest=digest.hexdigest(), places=places, records=records)
+        return replace(own, digest=digest.hexdigest(), starts=starts, records=records)
 
     def read_shard(self, shard: int) -> list[Record]:
         """The records of one shard, read from the file; duplicates are marked as bad lines.
@@ -183,18 +184,18 @@ class PromptSource:
         count = min(self.shard_size, self.records - shard * self.shard_size)
         digest = hashlib.blake2b(digest_size=8)
         found: list[Record] = []
-        place = self.places[shard]
-        for record, _ in islice(self._entries(place), count):
+        start = self.starts[shard]
+        for record, _ in islice(self._entries(start), count):
             digest.update(self._told(record))
             found.append(_marked(record, self.duplicates[record.row], self.reader.origins) if record.row in self.duplicates else record)
-        if len(found) != count or digest.digest() != place.digest:
+        if len(found) != count or digest.digest() != start.digest:
             raise InputError(f"{self.name} has changed since this run read it (shard {shard}); put the old file back and run again")
         return found
 
-    def _entries(self, place: Place) -> Iterator[tuple[Record, Line]]:
-        """The records from a place on, with the settings that are their own, as often as they ask to be completed."""
-        left = None if self.limit is None else self.limit - place.row
-        for record, line in islice(records_of(self.path, self.reader, place.offset, place.line, place.row), left):
+    def _entries(self, start: ShardStart) -> Iterator[tuple[Record, Line]]:
+        """The records from the start of a shard on, with the settings that are their own, as often as they ask to be completed."""
+        left = None if self.limit is None else self.limit - start.row
+        for record, line in islice(records_of(self.path, self.reader, start.offset, start.line, start.row), left):
             options = {name: value for name, value in record.options.items() if name in self.own}
             mine = record if options == record.options else replace(record, options=options)
             if "samples" not in self.own:
@@ -202,7 +203,7 @@ class PromptSource:
                 continue
             wanted = options.get("samples", 1)
             assert isinstance(wanted, int)
-            for sample in range(place.sample if record.row == place.row else 0, wanted):
+            for sample in range(start.sample if record.row == start.row else 0, wanted):
                 yield replace(mine, sample=sample), line
 
     def _told(self, record: Record) -> bytes:

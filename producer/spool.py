@@ -28,12 +28,12 @@ import pyarrow as pa
 
 from producer.origins import Origin, Origins
 from producer.prompt_files import STANDARD_INPUT, PromptFile
+from producer.prompt_lines import BOM
 from producer.record import MAX_LINE_BYTES
 from producer.table_rows import parquet_rows
 from schemas.errors import InputError
 
 CONTENT, PROBLEM = b" ", b"!"
-_BOM = b"\xef\xbb\xbf"
 
 
 class Spool:
@@ -213,7 +213,7 @@ def _short_lines(data: BinaryIO) -> Iterator[bytes | None]:
     """Lines without their ends and the byte order mark; None for one that is too long."""
     first = True
     while line := data.readline(MAX_LINE_BYTES + 2):
-        content: bytes | None = (line.removeprefix(_BOM) if first else line).removesuffix(b"\n").removesuffix(b"\r")
+        content: bytes | None = (line.removeprefix(BOM) if first else line).removesuffix(b"\n").removesuffix(b"\r")
         if len(content or b"") > MAX_LINE_BYTES:
             content = None
             while not line.endswith(b"\n") and (line := data.readline(MAX_LINE_BYTES)):

@@ -34,7 +34,7 @@ def scanned(path, reader, **options):
 
 
 def same(one, other):
-    names = ("records", "bad", "digest", "columns", "has_prompt", "has_messages", "duplicates", "places", "requested")
+    names = ("records", "bad", "digest", "columns", "has_prompt", "has_messages", "duplicates", "starts", "requested")
     return [name for name in names if getattr(one, name) != getattr(other, name)] == []
 
 
@@ -111,4 +111,4 @@ def test_parts_hold_whole_shards(tmp_path):
     path.write_text("".join(f"p{i}\n" for i in range(20)))
     scanner = PartScanner(path, RecordReader(plain_text=True), 8)
     assert [(part.row, part.records, part.line) for part in scanner.parts(None)] == [(0, 20, 1)]
-    assert [len(scanner.scan(part).places) for part in scanner.parts(19)] == [3]
+    assert [len(scanner.scan(part).starts) for part in scanner.parts(19)] == [3]
