@@ -66,7 +66,9 @@ class AttemptsLog:
         try:
             if self._file is None:
                 self._file = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(self._file, b"".join(report.to_json().encode() + b"\n" for report in reports))
+            lines = b"".join(report.to_json().encode() + b"\n" for report in reports)
+            while lines:  # a disk that fills up takes a part, and refuses the rest
+                lines = lines[os.write(self._file, lines) :]
             os.fsync(self._file)
         except OSError as error:
             raise LandingError(f"cannot write {self._journal}: {error}") from error

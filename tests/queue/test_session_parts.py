@@ -71,6 +71,16 @@ def test_a_killed_sessions_journal_is_recovered_once(tmp_path: Path) -> None:
     assert not journal.exists()
 
 
+def test_reports_that_the_disk_takes_in_pieces_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    log = AttemptsLog(tmp_path, tmp_path)
+    log.open()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.write", lambda file, data: write(file, data[:100]))
+        log.append(report(0), report(1))
+    assert AttemptsLog(tmp_path, tmp_path).open() == [report(0), report(1)]
+
+
 def test_a_full_journal_begins_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("producer.attempts_log.JOURNAL_LINES", 3)
     log = AttemptsLog(tmp_path, tmp_path)
