@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from producer.attempts_log import attempts_table, read_journal
 from producer.local_side import journal_folder
 from schemas.errors import LandingError
+from worker.part_names import LOG
 from worker.remote_path import Place, listed, parquet_source
 
-LOG = "log"
 PHASES = ("load", "prefill", "draft", "verify", "commit", "other")
 _GAP_SECONDS = 60.0  # idle for longer, the axis of time skips
 

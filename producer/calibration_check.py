@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from producer.dataset import Dataset
-from producer.part_files import LOG
 from producer.run_summary import RunSummary
 from worker.calibration import Calibration
+from worker.part_names import LOG
 from worker.remote_path import listed, parquet_source
 
 

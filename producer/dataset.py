@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from producer.landed_parts import find_landed
-from producer.manifest_file import NAME, read_manifest
+from producer.manifest_file import read_manifest
 from producer.run_lock import is_held
 from schemas.errors import InputError, LandingError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.tables import GENERATED_COLUMNS
+from worker.part_names import MANIFEST
 from worker.remote_path import Place, parquet_source
 
 
@@ -40,7 +41,7 @@ class Dataset:
         """
         manifest = read_manifest(out) if out.is_dir() else None
         if manifest is None:
-            raise InputError(f"{out} holds no dataset of specmill: there is no {NAME} in it")
+            raise InputError(f"{out} holds no dataset of specmill: there is no {MANIFEST} in it")
         if manifest.status == "complete":
             return cls(out, manifest)
         landed = find_landed(out, manifest)

@@ -8,13 +8,13 @@ import pyarrow as pa
 from producer.backend_rule import BackendRule
 from producer.counted import counted
 from producer.dataset import Dataset, row_name
-from producer.part_files import DATA, contract_digest, part_name
 from sampling.counter_rng import row_key
 from schemas.errors import LandingError
 from schemas.manifest import ShardRecord
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import read_part_record
+from worker.part_names import DATA, contract_digest, part_name
 
 PROBLEMS_SHOWN = 20  # per part file
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from producer.attempts_log import read_journal
 from producer.local_side import journal_folder
-from producer.part_files import DATA, check_part, contract_digest, part_name
+from producer.part_files import check_part
 from schemas.errors import LandingError
 from schemas.manifest import Manifest, ShardRecord
 from schemas.profile import Backend
 from schemas.progress import AttemptReport
 from worker.landing import PartRecord
+from worker.part_names import DATA, contract_digest, part_name
 from worker.remote_path import Place, listed
 
 UNKNOWN_BACKEND = Backend(device="-", chip="-", mlx="-", blas="", row_invariant=False)

@@ -6,9 +6,9 @@ There lie the session's lock, its embedded broker and its journal, none of which
 import hashlib
 from pathlib import Path
 
+from worker.part_names import LOG
 from worker.remote_path import Place, RemotePath
 
-LOG = "log"
 SESSIONS = "sessions"
 
 

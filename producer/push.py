@@ -8,10 +8,8 @@ from typing import Self
 from producer.counted import counted
 from producer.dataset import Dataset
 from producer.hub_prompts import first_line
-from producer.manifest_file import NAME
 from schemas.errors import InputError
-
-CARD = "README.md"
+from worker.part_names import CARD, DATA, LOG, MANIFEST
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,11 @@ class Push:
         if dataset.manifest.status != "complete":
             raise InputError("\n".join([*dataset.unfinished(), "only a complete dataset is pushed"]))
         parts = [shard.file for shard in dataset.manifest.shards]
-        logs = sorted(f"log/{path.name}" for path in (out / "log").glob("*.parquet"))
-        missing = [name for name in (NAME, CARD, *parts) if not (out / name).is_file()]
+        logs = sorted(f"{LOG}/{path.name}" for path in (out / LOG).glob("*.parquet"))
+        missing = [name for name in (MANIFEST, CARD, *parts) if not (out / name).is_file()]
         if missing:
             raise InputError(f"{out} lacks {missing[0]}; `specmill verify {out}` says what is wrong with it")
-        return cls(out, "/".join(owner_and_name), (CARD, NAME, *parts, *logs))
+        return cls(out, "/".join(owner_and_name), (CARD, MANIFEST, *parts, *logs))
 
     @property
     def size(self) -> int:
@@ -70,7 +68,7 @@ class Push:
                 repo_type="dataset",
                 folder_path=self.out,
                 allow_patterns=list(self.files),
-                delete_patterns=["data/*.parquet", "log/*.parquet"],
+                delete_patterns=[f"{DATA}/*.parquet", f"{LOG}/*.parquet"],
                 commit_message=f"{counted(len(self.files), 'file')} made by specmill",
             )
         except Exception as error:  # the hub passes on whatever its HTTP library raises

@@ -22,9 +22,8 @@ from producer.stop_signal import StopSignal
 from schemas.errors import InputError, ModelError
 from schemas.profile import ANY
 from schemas.tables import table_to_bytes
+from worker.part_names import CARD
 from worker.remote_path import Place, RemotePath
-
-CARD = "README.md"
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from worker.calibration import CalibrationWatch
 from worker.engine import blas
 from worker.engine.scripted import is_scripted
 from worker.metrics import serve_metrics
+from worker.part_names import CARD
 from worker.redis_client import make_client, unusable
 from worker.remote_path import Place
-
-CARD = "README.md"
 
 
 def run(options: RunOptions, display: Display) -> RunSummary | None:

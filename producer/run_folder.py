@@ -14,7 +14,7 @@ from producer.certificate_file import certified_versions
 from producer.landed_parts import UNKNOWN_BACKEND, backends_of, shard_record
 from producer.local_side import journal_folder
 from producer.manifest_file import read_manifest, write_manifest
-from producer.part_files import DATA, INPUTS, LOG, check_part, contract_digest, part_name, read_parts, remove_stale_files
+from producer.part_files import check_part, read_parts, remove_stale_files
 from schemas.depth_trial import DepthTrial
 from schemas.errors import LandingError, RunMismatchError
 from schemas.manifest import Manifest, ShardRecord
@@ -23,6 +23,7 @@ from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
+from worker.part_names import DATA, INPUTS, LOG, contract_digest, part_name
 from worker.remote_path import Place, RemotePath, listed, look_through, parquet_source
 
 LANDING_THREADS = 4

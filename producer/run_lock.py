@@ -7,8 +7,9 @@ import shutil
 import time
 from typing import Self
 
-from producer.local_side import LOG, local_side
+from producer.local_side import local_side
 from schemas.errors import SpecmillError
+from worker.part_names import LOG
 from worker.remote_path import Place, RemotePath
 
 SCRATCH = ".specmill"  # the broker's folder, the workers' output and the lock; gone after a completed run

@@ -1,11 +1,14 @@
-"""What the part files of a run are called, and what ties them to it."""
+"""What the files of a dataset are called, and what ties its part files to their run."""
 
 import hashlib
 
 from schemas.run_spec import RunSpec
 from schemas.wire import canonical_json
 
+MANIFEST = "manifest.json"
+CARD = "README.md"
 DATA = "data"
+LOG = "log"
 INPUTS = "inputs"  # of a submitted run, those for which the broker has no room; gone when the run is complete
 
 

@@ -14,7 +14,7 @@ from schemas.errors import InputError, LandingError, UnwritableError
 from schemas.run_spec import RunSpec
 from schemas.tables import content_digest
 from worker.landing import PartRecord, land_part
-from worker.part_names import DATA, contract_digest, input_name, part_name
+from worker.part_names import DATA, MANIFEST, contract_digest, input_name, part_name
 from worker.remote_path import Place, RemotePath, is_below, place_of
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class SharedFolder:
             return None
         problem = ""
         try:
-            found = json.loads((folder / "manifest.json").read_bytes())["spec"]["run_id"]
+            found = json.loads((folder / MANIFEST).read_bytes())["spec"]["run_id"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             found, problem = None, f" ({error})" if isinstance(folder, RemotePath) else ""
         if found != run_id or (folder / DATA).resolve() != folder / DATA:

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from producer.part_files import contract_digest, part_name, read_parts, remove_stale_files
+from producer.part_files import read_parts, remove_stale_files
 from schemas.errors import EngineCrashedError, LandingError
 from schemas.tables import content_digest, table_from_bytes
 from worker import landing
 from worker.error_rows import error_rows
 from worker.landing import PartRecord, land_part, read_part_record
+from worker.part_names import contract_digest, part_name
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 from producer.attempts_log import AttemptsLog
 from producer.manifest_file import write_manifest
-from producer.part_files import contract_digest, part_name
 from producer.run_options import RunOptions
 from producer.run_plan import make_plan
 from producer.shards import ShardSource
@@ -20,6 +19,7 @@ from worker.engine.completion import completions_to_table, requests_from_blob
 from worker.engine.engine import Timings
 from worker.engine.scripted import ScriptedEngine
 from worker.landing import PartRecord, land_part
+from worker.part_names import contract_digest, part_name
 
 BACKEND = Backend(device="cpu", chip="abacus", mlx="-", blas="", row_invariant=True)
 
