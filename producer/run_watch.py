@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import redis
 
 from producer.dataset import Dataset
-from producer.fleet_status import FleetStatus
+from producer.fleet_status import run_status
 from producer.manifest_file import read_manifest
 from producer.rate_meter import RateMeter
 from producer.run_reference import RunReference
@@ -15,6 +15,7 @@ from schemas.errors import BrokerError, InputError
 from schemas.progress import Tally
 from schemas.run_spec import RunSpec
 from schemas.wire import Json
+from worker.fleet import Fleet
 from worker.ledger import Ledger
 from worker.redis_client import make_client
 from worker.remote_path import place_of
@@ -157,7 +158,7 @@ class RunWatch:
         """The run as the ledger has it, or None where it is not on the broker."""
         ledger = Ledger(client, run_id)
         spec = ledger.spec()
-        status = next((run for run in FleetStatus.look(client).runs if run.run_id == run_id), None)
+        status = run_status(client, run_id, tuple(Fleet(client).workers()))
         if spec is None or status is None:
             return None
         live = ledger.live()

@@ -1,8 +1,7 @@
 """Teacher forcing: one forward pass over a prompt and its stored completion says what the target thinks of every stored token.
 
 The pass runs over one row in order, without cohort, drafts or rollback, so it also checks those. Samples of one prompt share the reading of
-it. What follows from the tokens alone (text,
-finish reason) is replayed by the same `Row` that decoding uses.
+it. What follows from the tokens alone (text, finish reason) is replayed by the same `Row` that decoding uses.
 """
 
 from collections import Counter
