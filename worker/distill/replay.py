@@ -32,12 +32,6 @@ class Replay:
         """Over all rows."""
         return float(self.tokens.sum() / self.cycles.sum())
 
-    @property
-    def accepted_per_token(self) -> NDArray[np.float64]:
-        """By depth, over all rows, [K]."""
-        share: NDArray[np.float64] = self.accepted.sum(axis=0) / self.tokens.sum()
-        return share
-
 
 def replayed(rows: Sequence[tuple[NDArray[np.float64], int]]) -> Replay:
     """The replay of rows, each given by the probabilities `kept` [K, L - 1] of its chains and its prompt's length P."""
