@@ -112,6 +112,7 @@ def test_a_head_goes_on_from_an_earlier_one_with_its_ids(own_cache, distilled_mo
     result = specmill(*words, "--out", second, *RECIPE, "--init", first, "--warmup", 0)
     assert result.exit_code == 0, result.output
     begun, made = read_distillation(first), read_distillation(second)
+    assert "init" not in begun.encode(), "as heads that were trained before the field joined say it"
     assert made.untrained.at(1.0).overlap[0] == pytest.approx(begun.evaluation.at(1.0).overlap[0], abs=1e-6), (
         "it starts where the first one ended"
     )

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.wire import Wire
+from schemas.wire import Wire, added
 from worker.distill.evaluation_record import Evaluation, LearningPoint
 from worker.distill.recipe import Recipe
 
@@ -72,7 +72,7 @@ class Distillation(Wire):
     sampled_at: float | None
     replayed_tokens_per_cycle: float | None
     command: str
-    init: str | None = None
+    init: str | None = added(None)
 
 
 def read_distillation(path: Path) -> Distillation | None:
