@@ -6,7 +6,7 @@ from pathlib import Path
 from schemas.errors import DecodeError
 from worker.distill.distillation import Distillation, read_distillation
 from worker.distill.evaluation_record import Evaluation
-from worker.engine.model_store import cache_dir
+from worker.engine.model_store import SHIPPED_HEADS, cache_dir
 
 
 def model_list(folders: Sequence[Path]) -> str:
@@ -18,7 +18,7 @@ def model_list(folders: Sequence[Path]) -> str:
     lines += ["  none cached"] if len(lines) == 1 else []
     lines.append("heads")
     count = len(lines)
-    for folder in (cache_dir() / "heads", *folders):
+    for folder in (SHIPPED_HEADS, cache_dir() / "heads", *folders):
         for path in sorted(folder.glob("*.safetensors")):
             try:
                 made = read_distillation(path)

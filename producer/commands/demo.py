@@ -10,6 +10,8 @@ from producer.run_options import DEFAULT_MODEL, RunOptions
 from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
 
+HEAD = "smollm2-mtp"  # comes with specmill and drafts for the default model
+
 
 @click.command(cls=LongCommand, short_help="The example prompts to a dataset, in one command.")
 @click.option(
@@ -24,9 +26,13 @@ from schemas.sampler import SamplerConfig
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes.")
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
 def demo(out: Path, model: str, max_tokens: int, workers: int, quiet: bool) -> None:
-    """Generate answers to the bundled example prompts with a small real model, fetched on first use (93 MB)."""
+    """Generate answers to the bundled example prompts with a small real model, fetched on first use (93 MB), and the head that comes with
+    specmill; how many tokens it drafts at a time is measured first."""
     sampler = SamplerConfig(temperature=0.7, top_p=0.95)
-    options = RunOptions(examples_file(), out, model=model, sampler=sampler, max_tokens=max_tokens, workers=workers)
+    head = HEAD if model == DEFAULT_MODEL else None
+    options = RunOptions(
+        examples_file(), out, model=model, sampler=sampler, max_tokens=max_tokens, workers=workers, mtp=head, auto_depth=head is not None
+    )
     execute(options, quiet=quiet)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import HeadError, ModelError
+from worker.distill.distillation import read_distillation
 from worker.engine import model_store
 
 
@@ -101,6 +102,20 @@ def test_head_is_found_as_file_and_in_every_usual_place(tmp_path: Path) -> None:
             (folder / "config.json").write_text(json.dumps({"mlx_lm_extra_tensors": {"mtp_file": name}}))
         if not name.startswith("any"):
             assert model_store.resolve_head(str(folder)) == file
+
+
+def test_the_head_that_comes_along_is_found_by_its_name_and_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = model_store.resolve_head("smollm2-mtp", offline=True)
+    assert shipped.name == "smollm2-mtp.safetensors"
+    assert shipped.stat().st_size <= 10_000_000
+    assert (made := read_distillation(shipped)) is not None
+    assert made.command in shipped.with_suffix(".md").read_text()
+    with pytest.raises(HeadError, match="no MTP head at"):
+        model_store.resolve_head("../heads/smollm2-mtp")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2-mtp").mkdir()
+    (tmp_path / "smollm2-mtp" / "mtp.safetensors").write_bytes(EMPTY_SAFETENSORS)
+    assert model_store.resolve_head("smollm2-mtp") == Path("smollm2-mtp/mtp.safetensors"), "a path that exists is a path"
 
 
 def test_no_head_is_a_head_error(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import pytest
 from engine_support import essence, fresh_engine, load_engine, make_requests, make_spec, model_ref, run
 
 from schemas.sampler import SamplerConfig
+from worker.distill.distillation import read_distillation
+from worker.engine import model_store
 from worker.engine.engine import Timings
 
 PROMPTS = ["The capital of France is", "blue, green, blue, green, blue,"]
@@ -30,6 +32,17 @@ def test_slots_and_a_draft_of_its_own_change_no_token(smollm2_folder: Path, samp
         drafted = run(itself, PROMPTS)
         assert [completion.token_ids for completion in drafted] == [completion.token_ids for completion in alone]
         assert all(completion.acceptance.column()["residual"] == 0 for completion in drafted)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_head_that_comes_along_was_trained_for_this_model_and_its_drafts_are_accepted(smollm2_folder: Path) -> None:
+    path = model_store.resolve_head("smollm2-mtp")
+    assert (made := read_distillation(path)) is not None
+    assert made.model_digest == model_store.combined_digest(model_store.digest_folder(smollm2_folder))
+    spec = make_spec(smollm2_folder, path, depth=2, slots=2, raw=True, max_tokens=16, sampler=SamplerConfig(temperature=0.0))
+    column = [completion.acceptance.column() for completion in run(spec, PROMPTS)]
+    assert sum(row["accepted"] for row in column) > 0
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_a_wheel_holds_all_that_the_commands_need(tmp_path):
         entry_points.read_string(archive.read(name).decode())
         archive.extractall(tmp_path / "site")
     ours = {str(path.relative_to(ROOT)) for package in NAMES for path in (ROOT / package).rglob("*.py")}
-    assert ours | {"producer/examples/prompts.jsonl"} <= files
+    assert ours | {"producer/examples/prompts.jsonl", "worker/heads/smollm2-mtp.safetensors", "worker/heads/smollm2-mtp.md"} <= files
     assert {file.split("/")[0] for file in files if ".dist-info" not in file} == set(NAMES)
     assert any(file.endswith("licenses/LICENSE") for file in files)
     assert entry_points["console_scripts"]["specmill"] == "producer.cli:main"

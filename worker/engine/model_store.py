@@ -24,6 +24,8 @@ from worker.engine.smollm2 import Report, silent
 from worker.engine.step_report import StepReport
 
 SMOLLM2 = "smollm2-135m"
+SHIPPED_HEADS = Path(__file__).parents[1] / "heads"
+"""Heads that come with specmill, each with a card: NAME.safetensors for `--mtp NAME`."""
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 HEAD_FILES = ("mtp.safetensors", "model-mtp.safetensors", "mtp/weights.safetensors")
@@ -84,9 +86,10 @@ def resolve_head(reference: str, *, offline: bool = False, report: Report = sile
     """The safetensors file of an MTP head, or the model folder whose own weights include one.
 
     Args:
-        reference: a local safetensors file, or a folder that holds one under one of the usual names (`HEAD_FILES`), under the name that
-            its config.json gives as `mlx_lm_extra_tensors.mtp_file`, or among its model's weights; or a Hugging Face id `owner/name`,
-            with `@revision` if wanted, of such a folder, of which no more is fetched than what holds the head.
+        reference: the name of a head that comes with specmill; or a local safetensors file, or a folder that holds one under one of the
+            usual names (`HEAD_FILES`), under the name that its config.json gives as `mlx_lm_extra_tensors.mtp_file`, or among its model's
+            weights; or a Hugging Face id `owner/name`, with `@revision` if wanted, of such a folder, of which no more is fetched than
+            what holds the head.
         offline: never touch the network; what is not on this disk is an error.
         report: receives one line of plain text per step of a download.
 
@@ -94,6 +97,9 @@ def resolve_head(reference: str, *, offline: bool = False, report: Report = sile
         HeadError: nothing there, or not a safetensors file.
     """
     path = Path(reference).expanduser()
+    shipped = SHIPPED_HEADS / f"{reference}.safetensors"
+    if shipped.parent == SHIPPED_HEADS and shipped.is_file() and not path.exists():
+        return shipped
     hub_id = HUB_ID.fullmatch(reference)
     if not path.exists() and hub_id is not None and path.suffix != ".safetensors" and not reference.startswith("."):
         try:
