@@ -95,7 +95,11 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
 @click.argument("prompts", type=click.Path(path_type=Path, allow_dash=True), nargs=-1, required=True)
 @click.option("--out", required=True, type=PLACE, help="The dataset's folder, or s3://BUCKET/FOLDER; a run that it holds is resumed.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
-@click.option("--mtp", metavar="HEAD", help="MTP head that drafts: smollm2-mtp, which comes with specmill, a safetensors file, a folder that holds one, or a Hugging Face id.")
+@click.option(
+    "--mtp",
+    metavar="HEAD",
+    help="MTP head that drafts: a safetensors file, a folder that holds one, a Hugging Face id, or smollm2-mtp, which comes with specmill.",
+)
 @click.option("--draft-model", metavar="MODEL", help="Smaller model of the same tokenizer that drafts, named like --model.")
 @click.option(
     "--coupling",
