@@ -82,12 +82,16 @@ def with_requested(options: RunOptions, source: PromptSource, note: Callable[[st
         if SETTINGS[name] not in source.requested.values:
             columns = ", ".join(source.columns)
             raise InputError(f"--per-row {name}: no line of {source.name} has a value in {path.text!r}; columns: {columns}")
-    own = source.requested.own(options.given)
+    columns_of = frozenset(SETTINGS[name] for name, _ in source.reader.per_row)
+    if "samples" in columns_of & options.given:
+        raise InputError("--per-row n and --n exclude each other; a row whose cell is empty has one completion")
+    given = options.given - columns_of  # an option beside its --per-row counts where the cell is empty
+    own = source.requested.own(given)
     if own:
         source = source.with_own(own)
         note(f"each row has its own {', '.join(sorted(map(setting_of, own)))}")
         options = replace(options, samples=1) if "samples" in own else options
-    wanted = source.requested.wanted(options.given)
+    wanted = source.requested.wanted(given)
     if not wanted:
         return options, source
     note("from the file: " + ", ".join(f"{option_of(name)} {shown(value)}" for name, value in wanted.items()))

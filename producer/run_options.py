@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from producer.hub_prompts import name_of
+from producer.own_settings import SETTINGS, setting_of
 from schemas.constraint import Constraint
 from schemas.profile import ANY
 from schemas.run_spec import COUPLINGS, RunSpec
@@ -156,11 +157,13 @@ class RunOptions:
             "seed": [str(spec.seed)],
             "stop": list(spec.stop),
         }
-        # An option that is given comes before what rows say themselves, so those of the rows must not be given.
+        # An option that is given comes before what a request's body says, so those of the rows must not be given; where a column says it,
+        # the run's value is that of its empty cells. `--n` beside a column is refused.
+        columns = {setting for text in self.per_row if (setting := setting_of(SETTINGS[text.partition("=")[0]])) != "n"}
         words += [
             word
             for name, values in settings.items()
-            if name not in spec.per_row
+            if name not in spec.per_row or name in columns
             for value in values
             for word in (f"--{name.replace('_', '-')}", value)
         ]

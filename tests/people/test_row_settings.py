@@ -1,6 +1,7 @@
 """Settings that rows have of their own: from batch files and columns into the dataset, and out of it again in verify and rerun."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -109,6 +110,27 @@ def test_columns_hold_settings_where_they_are_named(tmp_path):
     ]
     assert found[0]["budget"] == "5", "the column stays the user's"
     assert "sampling" not in rows(opened(table)[1])[0], "nothing is taken that was not named"
+
+
+def test_an_option_beside_its_column_counts_where_the_cell_is_empty(tmp_path):
+    table = tmp_path / "p.csv"
+    table.write_text("prompt,budget,heat\na,5,0.5\nb,,0.5\n")
+    asked = {"per_row": ("max_tokens=budget", "temperature=heat"), "given": frozenset({"max_tokens", "temperature"}), "max_tokens": 9}
+    options, source = opened(table, **asked)
+    assert [own(row) for row in rows(source)] == [{"max_tokens": 5}, {}]
+    assert (options.max_tokens, options.sampler.temperature) == (9, 0.5), "one temperature for all is the run's"
+    with pytest.raises(InputError, match="--per-row n and --n exclude each other"):
+        opened(table, per_row=("n=budget",), given=frozenset({"samples"}), samples=2)
+
+
+def test_the_command_that_makes_the_rows_again_says_what_empty_cells_have(tmp_path):
+    table = tmp_path / "p.csv"
+    table.write_text("prompt,max_tokens\na,5\nb,\n")
+    out = tmp_path / "out"
+    specmill("run", table, "--out", out, "--model", "scripted", "--per-row", "max_tokens", "--max-tokens", 9, "--quiet")
+    command = next(line for line in (out / "README.md").read_text().splitlines() if line.lstrip().startswith("specmill run "))
+    assert "--max-tokens 9" in command
+    assert "nothing to do" in specmill(*shlex.split(command)[1:])
 
 
 @pytest.mark.parametrize(
