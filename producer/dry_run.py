@@ -133,7 +133,8 @@ def _prompt_tokens(source: PromptSource, encoder: _Encoder) -> list[str]:
             f"({mean:,.1f} on average, longest {max(counts):,})"
         )
     if failed:
-        lines.append(f"{len(failed):,} of the first {seen:,} prompts cannot run and become error rows:")
+        of = "the" if seen + source.bad >= source.records else "the first"
+        lines.append(f"{len(failed):,} of {of} {seen:,} prompts cannot run and become error rows:")
         lines += [*failed[:SHOWN], *([f"  … and {len(failed) - SHOWN:,} more"] if len(failed) > SHOWN else [])]
     return lines
 

@@ -206,6 +206,8 @@ def _parsed(text: str) -> dict[str, object]:
         raise
     except RecursionError as error:
         raise InputError(f"nested deeper than {MAX_NESTING} levels") from error
+    except json.JSONDecodeError as error:  # its own text counts lines in the text, and would call every one of them 1
+        raise InputError(f"not JSON: {error.msg} at character {error.pos + 1}") from error
     except ValueError as error:
         raise InputError(f"not JSON: {error}") from error
     if not isinstance(value, dict):

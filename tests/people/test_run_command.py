@@ -51,7 +51,7 @@ def test_a_dry_run_names_the_prompts_that_cannot_run_and_says_why(tmp_path, smol
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = [path, "--out", tmp_path / "out", "--dry-run", "--model", smollm2_folder, "--per-row", "max_tokens=budget"]
     done = run(*words)
-    assert "2 of the first 3 prompts cannot run and become error rows:\n  long: PromptTooLongError" in done.output
+    assert "2 of the 3 prompts cannot run and become error rows:\n  long: PromptTooLongError" in done.output
     assert (
         "greedy: PromptTooLongError: prompt and completion must fit 8192 tokens; received a prompt of 31 with max_tokens 9000"
         in done.output
