@@ -52,7 +52,7 @@ def certificate_text(certificate: Certificate) -> str:
     where = ", ".join(filter(None, (backend.chip, backend.device, f"mlx {backend.mlx}", backend.blas)))
     lines = [f"{where}: {'certified' if certificate.passed else 'NOT certified'}"]
     for check in certificate.checks:
-        lines.append(f"  {'pass' if check.passed else 'FAIL'}  {check.name:<13} {check.detail} ({check.seconds:.1f} s)")
+        lines.append(f"  {'pass' if check.passed else 'FAIL'}  {check.name:<15} {check.detail} ({check.seconds:.1f} s)")
         lines += [f"        what it means: {check.meaning}"] if not check.passed else []
     return "\n".join([*lines, f"  backend class {backend.class_name}", f"  certificate sha256:{certificate.digest}"])
 

@@ -39,8 +39,9 @@ def make_client(broker_url: str, *, patient: bool = True) -> redis.Redis:
 
 def unusable(broker_url: str, error: Exception) -> BrokerError:
     """What to raise where a broker does not answer, or does not let us in."""
+    what = str(error).rstrip(".")
     return BrokerError(
-        f"the broker {masked(broker_url)} cannot be used: {error}. Check that it runs and that --broker or SPECMILL_BROKER names it; "
+        f"the broker {masked(broker_url)} cannot be used: {what}. Check that it runs and that --broker or SPECMILL_BROKER names it; "
         "whatever has landed stays, and the same command goes on"
     )
 

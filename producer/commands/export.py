@@ -32,7 +32,7 @@ def export(out: Any, to: str, where: str | None, target: Path | None, force: boo
 
     dataset = Dataset.open(out)
     done = write(dataset, to, where, target, replace=force)
-    left_out = f", {done.left_out:,} error rows left out" if done.left_out else ""
-    click.echo(f"{counted(done.rows, 'row')}{left_out}" + (f" to {target}" if target else ""), err=True)
+    left_out = f", {counted(done.left_out, 'error row')} left out" if done.left_out else ""
+    click.echo(counted(done.rows - done.left_out, "row") + (f" to {target}" if target else "") + left_out, err=True)
     for line in dataset.unfinished():
         click.echo(line, err=True)
