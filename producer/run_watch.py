@@ -63,6 +63,7 @@ class WatchView:
         eta_seconds: at the speed of this watch, or None.
         workers: by name.
         refusing: workers of another backend class than the run wants, each `name (class)`.
+        collecting: whether a coordinator is there, which will land what is finished.
     """
 
     run_id: str
@@ -79,11 +80,12 @@ class WatchView:
     eta_seconds: float | None
     workers: tuple[WatchedWorker, ...]
     refusing: tuple[str, ...] = ()
+    collecting: bool = False
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be seen."""
-        return self.state in OVER
+        """Whether nothing more is to be seen; a submitted run that is finished waits for somebody to collect it, maybe for days."""
+        return self.state in OVER or (self.state == "finished" and not self.collecting)
 
     @property
     def acceptance(self) -> list[float | None]:
@@ -183,6 +185,7 @@ class RunWatch:
             eta_seconds=self._eta(spec, rows, now),
             workers=workers,
             refusing=status.refusing,
+            collecting=status.keeper.startswith("coordinator "),
         )
 
     def _worker(self, name: str, report: LiveReport, landed: set[int]) -> WatchedWorker:

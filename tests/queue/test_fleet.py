@@ -88,7 +88,7 @@ def test_a_submitted_run_goes_on_by_itself_and_is_collected_later(
     specmill("run", *words(prompts, tmp_path / "plain"), "--workers", 1, "--quiet")
     started = time.monotonic()
     run_id = specmill("submit", *words(prompts, tmp_path / "out")).strip()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert "there is no worker" in specmill("status")
     assert all(client.ttl(key) > 0 for key in client.scan_iter("*") if b"kombu" not in key)
     workers = group(2)
@@ -97,7 +97,8 @@ def test_a_submitted_run_goes_on_by_itself_and_is_collected_later(
     pid = int(keeper.split("/")[1].split(":")[1])
     assert pid in workers.pids
     os.kill(pid, signal.SIGKILL)  # the other one keeps the run from now on, and the dead one's shard is not lost
-    help_.poll(lambda: states(client) == [("finished", 0, 8)], seconds=40, what="the last result")
+    help_.poll(lambda: states(client) == [("finished", 0, 8)], what="the last result")
+    assert "finished" in specmill("watch", run_id), "nobody collects it, so there is nothing more to wait for"
     found = json.loads(specmill("status", "--json"))
     assert found["runs"][0]["why"].startswith("`specmill run`")
     assert [card["model"] for card in found["workers"]][-1] == MODEL
