@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from producer.column_path import kind
 from schemas.errors import InputError
-from schemas.row_sampling import RowSampling
 from schemas.sampler import SamplerConfig
 
 SETTINGS = {
@@ -60,6 +59,8 @@ def checked_setting(name: str, value: object, where: str) -> object:
         raise InputError(f"{where} must be {'an integer' if whole else 'a number'}; received {_shown(value)}")
     number = value if whole else float(value)
     field = setting_of(SETTINGS[name])
+    from schemas.row_sampling import RowSampling  # brings pyarrow, which `--help` does not need
+
     return _inside(field, where, lambda: getattr(RowSampling(**{field: number}), field))  # type: ignore[arg-type]  # judged there
 
 
