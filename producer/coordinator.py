@@ -32,6 +32,7 @@ from worker.error_rate import ErrorRate, failures_of
 from worker.error_rows import error_rows
 from worker.feeder import WINDOW, Feeder
 from worker.fleet import Fleet
+from worker.keeper import FAULTS_IN_ROW
 from worker.ledger import Ledger
 from worker.patience import LEASE_SECONDS
 from worker.reconciler import INTERVAL_SECONDS, Reconciler
@@ -40,7 +41,6 @@ from worker.remote_path import Place
 from worker.reports import Fault
 from worker.run_terms import DEFAULT_MAX_ERROR_RATE, PRIORITIES, RunTerms
 
-FAULT_LIMIT = 3  # faults in a row, without a landed shard between them, that end the session
 LANDED_TOGETHER = 4  # results that wait share the disk's syncs
 WAIT_SECONDS = 0.2  # longest wait for a result; also how late a stop may be noticed
 PROGRESS_SECONDS = 0.25
@@ -294,7 +294,7 @@ class Coordinator:
         elif fault.kind != RunCancelledError.__name__:  # that is a worker which was told to end
             self._faults_in_row += 1
             logger.warning("worker %s: %s: %s", fault.worker, fault.kind, fault.message)
-            if self._faults_in_row >= FAULT_LIMIT * (10 if self._somebody_works() else 1):
+            if self._faults_in_row >= FAULTS_IN_ROW * (10 if self._somebody_works() else 1):
                 raise fault.as_error()
         self._retry(fault.shard)
 

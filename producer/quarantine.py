@@ -15,8 +15,8 @@ from schemas.profile import Backend
 from schemas.progress import AttemptReport, Tally
 from schemas.run_spec import RunSpec
 from worker.feeder import CAREFUL_AFTER
+from worker.keeper import DEATHS_LIMIT
 
-DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that end the session
 CAREFUL_DEATHS = 3  # what a careful attempt without a result counts for
 SPARE_ATTEMPTS = 6  # beyond two for every record, before a shard is condemned whole: whatever kills is no record
 NO_BACKEND = Backend(device="none", chip="-", mlx="-", blas="", row_invariant=True)

@@ -25,8 +25,8 @@ from worker.redis_client import BROKER_ERRORS, make_client
 from worker.reports import Fault
 from worker.run_terms import RunTerms
 
-FAULTS_IN_ROW = 3  # other than deaths of engines, without a result between them, that hold a run
-DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that hold a run
+FAULTS_IN_ROW = 3  # other than deaths of engines, without a result between them, that hold a run, or end a session
+DEATHS_LIMIT = 9  # of engines, while nothing has been completed, that hold a run, or end a session
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,10 @@ import pytest
 import redis
 from chaos_fleet import MARK, files_of
 from chaos_fleet import processes as marked_processes
+from click.testing import CliRunner
 
 from producer.broker import EmbeddedBroker
+from producer.cli import main
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from schemas.manifest import Manifest
@@ -139,3 +141,15 @@ def stray_files(out: Path) -> list[str]:
 def help_() -> SimpleNamespace:
     """Helper functions of this file."""
     return SimpleNamespace(poll=poll, marked_processes=marked_processes, files_of=files_of, stray_files=stray_files)
+
+
+@pytest.fixture
+def specmill(broker: EmbeddedBroker) -> Callable[..., str]:
+    """`specmill("status", …)`: a command on the module's broker; its standard output."""
+
+    def call(*words: object) -> str:
+        result = CliRunner(env={"SPECMILL_BROKER": broker.url}).invoke(main, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return call

@@ -13,10 +13,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import redis
-from click.testing import CliRunner
 
 from producer.broker import EmbeddedBroker
-from producer.cli import main
 from producer.coordinator import Coordinator
 from producer.fleet_status import FleetStatus
 from producer.local_workers import LocalWorkers, WorkerSettings
@@ -33,18 +31,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """An embedded broker of the test's own, so that it has no workers but the test's."""
     with EmbeddedBroker(tmp_path / "broker") as running:
         yield running
-
-
-@pytest.fixture
-def specmill(broker: EmbeddedBroker) -> Callable[..., str]:
-    """`specmill("status", …)`: a command on the module's broker; its standard output."""
-
-    def call(*words: object) -> str:
-        result = CliRunner(env={"SPECMILL_BROKER": broker.url}).invoke(main, [str(word) for word in words])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return call
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from types import ModuleType
 import pytest
 import redis
 from chaos_fleet import poll
-from click.testing import CliRunner
 
 from producer.broker import EmbeddedBroker
-from producer.cli import main
 from producer.local_workers import LocalWorkers, WorkerSettings
 from worker.app import make_app, message_priority, queue_keys
 from worker.feeder import Feeder
@@ -25,16 +23,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """An embedded broker of the test's own, so that it has no workers but the test's."""
     with EmbeddedBroker(tmp_path / "broker") as running:
         yield running
-
-
-@pytest.fixture
-def specmill(broker: EmbeddedBroker) -> Callable[..., str]:
-    def call(*words: object) -> str:
-        result = CliRunner(env={"SPECMILL_BROKER": broker.url}).invoke(main, [str(word) for word in words])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return call
 
 
 def submit(

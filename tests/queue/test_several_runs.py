@@ -8,25 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from click.testing import CliRunner
 
-from producer.broker import EmbeddedBroker
-from producer.cli import main
 from producer.run_progress import RunProgress
 
 STOP_SECONDS = 5.0  # what the documentation promises for pause and cancel
-
-
-@pytest.fixture
-def specmill(broker: EmbeddedBroker) -> Callable[..., str]:
-    """`specmill("status", …)`: a command on the module's broker; its standard output."""
-
-    def call(*words: object) -> str:
-        result = CliRunner(env={"SPECMILL_BROKER": broker.url}).invoke(main, [str(word) for word in words])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return call
 
 
 def test_pause_gives_back_what_is_in_work_and_resume_goes_on(
