@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ class Bench:
 
         key = (spec.profile.slots, spec.profile.depth)
         if key not in self._engines:
-            self._engines.clear()
+            self._engines = {of: engine for of, engine in self._engines.items() if of[0] == key[0]}
             self._engines[key] = MTPEngine.load(spec)
         return self._engines[key]
 
@@ -238,35 +239,41 @@ class Bench:
 
         return [encode_prompt(request, self.tokenizer, raw=False) for request in _requests(prompts)]
 
-    def compare(self, sampler: str, slots: int, depth: int, prompts: Sequence[str]) -> None:
-        """One batch size: decode and whole rates beside `batch_generate`, and how near the machine's limit."""
-        spec = self.spec(sampler, slots, depth)
-        engine, ids = self.engine(spec), self.ids(prompts)
-        runs: list[Decoded] = []
+    def compare(self, sampler: str, slots: int, depths: Sequence[int], prompts: Sequence[str]) -> None:
+        """One batch size, every depth: decode and whole rates beside `batch_generate`, and how near the machine's limit."""
+        specs = [self.spec(sampler, slots, depth) for depth in depths]
+        ids = self.ids(prompts)
+        runs: dict[int, list[Decoded]] = {spec.profile.depth: [] for spec in specs}
         peers: list[Decoded] = []
 
-        def ours() -> float:
-            runs.append(run_engine(spec, engine, prompts))
-            return runs[-1].decode
+        def ours(spec: RunSpec) -> float:
+            runs[spec.profile.depth].append(run_engine(spec, self.engine(spec), prompts))
+            return runs[spec.profile.depth][-1].decode
 
         def theirs() -> float:
-            peers.append(run_peer(self.model, self.tokenizer, ids, slots, spec))
+            peers.append(run_peer(self.model, self.tokenizer, ids, slots, specs[0]))
             return peers[-1].decode
 
-        decode = in_turns(self.args.rounds, ours, theirs)
-        cell = f"B = {slots}, {sampler}, K = {spec.profile.depth}"
-        goal = f"ratio {GOALS[sampler][slots]}" if slots in GOALS[sampler] and spec.profile.depth else ""
-        self.result.add(Measure(f"{cell}: decode", "tok/s", decode[0], "batch_generate", decode[1], goal))
-        whole = tuple(run.whole for run in runs), tuple(run.whole for run in peers)
-        self.result.add(Measure(f"{cell}: with prefill", "tok/s", whole[0], "batch_generate", whole[1]))
+        in_turns(self.args.rounds, *(partial(ours, spec) for spec in specs), theirs)
+        for spec in specs:
+            self.report(sampler, spec, runs[spec.profile.depth], peers)
+
+    def report(self, sampler: str, spec: RunSpec, runs: Sequence[Decoded], peers: Sequence[Decoded]) -> None:
+        """The rounds of one depth."""
+        slots, depth = spec.profile.slots, spec.profile.depth
+        cell = f"B = {slots}, {sampler}, K = {depth}"
+        goal = f"ratio {GOALS[sampler][slots]}" if slots in GOALS[sampler] else ""
+        theirs = tuple(peer.decode for peer in peers), tuple(peer.whole for peer in peers)
+        self.result.add(Measure(f"{cell}: decode", "tok/s", tuple(run.decode for run in runs), "batch_generate", theirs[0], goal))
+        self.result.add(Measure(f"{cell}: with prefill", "tok/s", tuple(run.whole for run in runs), "batch_generate", theirs[1]))
         self.result.add(Measure(f"{cell}: tokens per cycle", "", tuple(run.tokens / run.row_cycles for run in runs)))
-        limits = Limits.of(engine)
+        limits = Limits.of(self.engine(spec))
         if slots == 1:
-            shares = tuple(limits.bandwidth_share(run, spec.profile.depth) for run in runs)
+            shares = tuple(limits.bandwidth_share(run, depth) for run in runs)
             what = f"of {limits.bandwidth / 1e9:.1f} GB/s"
             self.result.add(Measure(f"{cell}: weights read, share {what}", "%", shares, goal="≥ 70 %"))
         if slots == max(self.args.batch):
-            shares = tuple(limits.flop_share(run, spec.profile.depth) for run in runs)
+            shares = tuple(limits.flop_share(run, depth) for run in runs)
             what = f"of {limits.peak / 1e9:.0f} GFLOP/s"
             self.result.add(Measure(f"{cell}: arithmetic, share {what}", "%", shares, goal="≥ 50 %" if slots == 32 else ""))
 
@@ -324,6 +331,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--depth", type=int, nargs="+")
+    parser.add_argument("--refills", type=int, default=4, help="prompts per slot, where there are so many; at least 8 prompts")
+    parser.add_argument("--speculations", type=int, default=8, help="prompts for mlx-lm's own speculation, which is slow")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--categories", action="store_true")
     args = parser.parse_args()
@@ -331,7 +340,7 @@ def main() -> None:
     args.prompts = args.prompts or (8 if args.short else 64)
     args.max_tokens = args.max_tokens or (16 if args.short else 128)
     args.batch = args.batch or ([1, 8] if args.short else [1, 4, 8, 16, 32])
-    args.depth = args.depth or ([1] if args.mtp else [0])
+    args.depth = args.depth or ([0, 1] if args.mtp else [0])
     fast = blas.prepare()
     head = f"head {Path(args.mtp).name}" if args.mtp else "no head"
     result = Result(
@@ -343,15 +352,14 @@ def main() -> None:
     bench = Bench(args, result)
     mixed = prompts_of(args.file, args.column, args.prompts)
     for slots in args.batch:
-        for depth in args.depth:
-            for sampler in args.samplers:
-                few = [prompt for prompt, _ in mixed][: max(8, 4 * slots)]
-                bench.compare(sampler, slots, depth, few)
-                if slots == 1 and args.mtp and depth:
-                    bench.compare_speculation(sampler, depth, few)
+        few = [prompt for prompt, _ in mixed][: max(8, args.refills * slots)]
+        for sampler in args.samplers:
+            bench.compare(sampler, slots, args.depth, few)
+            if slots == 1 and args.mtp and max(args.depth):
+                bench.compare_speculation(sampler, max(args.depth), few[: args.speculations])
     if args.categories:
         for sampler in args.samplers:
-            bench.compare_categories(sampler, args.depth[0], mixed)
+            bench.compare_categories(sampler, max(args.depth), mixed)
     result.write(args.results)
 
 
