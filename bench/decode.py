@@ -131,7 +131,8 @@ def run_peer(model: Any, tokenizer: Any, ids: list[list[int]], slots: int, spec:
     from mlx_lm.sample_utils import make_sampler
 
     sampler = make_sampler(temp=spec.sampler.temperature, top_p=spec.sampler.top_p)
-    sizes = {"completion_batch_size": slots, "prefill_batch_size": min(slots, 8)}
+    # Its default of 2,048 would score every token of a long prompt against all others, those behind it included.
+    sizes = {"completion_batch_size": slots, "prefill_batch_size": min(slots, 8), "prefill_step_size": spec.profile.prefill_chunk}
     started = time.perf_counter()
     stats = batch_generate(model, tokenizer, ids, max_tokens=spec.max_tokens, sampler=sampler, **sizes).stats
     return Decoded(stats.generation_tokens, stats.generation_tps, stats.generation_tokens / (time.perf_counter() - started))
