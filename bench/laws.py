@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--depth", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--slots", type=int, nargs="+", default=[8, 16, 1])
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     arguments = parser.parse_args()
     print(f"BLAS {blas.prepare()}, {arguments}", flush=True)
     from worker.engine.completion import Completion, Request
@@ -58,7 +59,7 @@ def main() -> int:
             sys.exit(2)
         return engine.complete(spec, requests, Timings(), lambda tally: None)
 
-    for name in SAMPLERS:
+    for name in arguments.samplers:
         expected = run(name, 0, 1)
         print(f"{name}: {sum(len(row.token_ids) for row in expected)} tokens of plain decoding, {len(expected)} prompts alone", flush=True)
         for slots in arguments.slots:
