@@ -20,7 +20,9 @@ TRIAL_TOKENS = 32  # longest completion of a trial; acceptance hardly depends on
 ROUNDS = 2  # the best counts: what else runs on the machine only ever slows a round down
 
 
-def choose_depth(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, slots_given: bool) -> tuple[RunSpec, list[DepthTrial]]:
+def choose_depth(
+    spec: RunSpec, blob: bytes, note: Callable[[str], None], *, slots_given: bool, trust_remote_code: bool = False
+) -> tuple[RunSpec, list[DepthTrial]]:
     """The run with the fastest depth here, and what was measured.
 
     Args:
@@ -28,6 +30,7 @@ def choose_depth(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, slo
         blob: the first shard, Arrow IPC.
         note: receives a line per step.
         slots_given: its slots stay; otherwise a tuned profile decides them too.
+        trust_remote_code: as in `EngineProcess`.
 
     Raises:
         EngineError, EngineCrashedError, ModelError, HeadError: as `measure_depths`.
@@ -41,7 +44,7 @@ def choose_depth(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, slo
     else:
         if tuned is not None:
             note(f"`specmill tune` has not measured {slots} slots")
-        trials = measure_depths(spec, blob, note)
+        trials = measure_depths(spec, blob, note, trust_remote_code=trust_remote_code)
         depth = best_depth(trials)
     note(f"depth {depth} is the fastest here with {slots} slots and stays for the whole run")
     return replace(spec, profile=replace(spec.profile, slots=slots, depth=depth)), trials
@@ -55,17 +58,17 @@ def _tuned(spec: RunSpec, note: Callable[[str], None]) -> TunedProfile | None:
         process.close()
 
 
-def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, candidates: Sequence[int] = CANDIDATES) -> list[DepthTrial]:
+def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, trust_remote_code: bool = False) -> list[DepthTrial]:
     """Complete the first records of a shard at every depth.
 
     Args:
         spec: the run, with a drafter; its depth is ignored.
         blob: the first shard, Arrow IPC.
         note: receives a line per trial.
-        candidates: depths to try.
+        trust_remote_code: as in `EngineProcess`.
 
     Returns:
-        One trial per depth, in the order of `candidates`.
+        One trial per depth, in the order of `CANDIDATES`.
 
     Raises:
         EngineError: not one of the records could be completed.
@@ -73,10 +76,10 @@ def measure_depths(spec: RunSpec, blob: bytes, note: Callable[[str], None], *, c
     """
     records = table_from_bytes(blob).slice(0, 2 * spec.profile.slots)
     records = records.drop_columns([name for name in (SAMPLING_COLUMN,) if name in records.column_names])  # a trial is short in every row
-    process = EngineProcess()
+    process = EngineProcess(trust_remote_code=trust_remote_code)
     trials = []
     try:
-        for depth in candidates:
+        for depth in CANDIDATES:
             note(f"measuring depth {depth} on {records.num_rows} prompts")
             trial = replace(
                 spec, samples=1, max_tokens=min(spec.max_tokens, TRIAL_TOKENS), profile=replace(spec.profile, depth=depth), logprobs=False

@@ -28,6 +28,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
 
     Raises:
         InputError: what the run itself would refuse about the prompts.
+        ModelError: the tokenizer cannot be loaded, or only with code of its own.
     """
     source = open_prompts(options, note)
     options, source = with_requested(options, source, note)
@@ -72,12 +73,12 @@ class _Encoder:
         except ModelError:
             note(f"the model {options.model} is not on this machine yet: no token counts (specmill model fetch {options.model})")
             return None
-        from mlx_lm.utils import load_tokenizer
+        from worker.engine.model_loading import load_tokenizer
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         longest = ExecutionProfile().capacities[-1] - options.resolved_depth - 1
         context = config.get("text_config", config).get("max_position_embeddings") or longest
-        return cls(load_tokenizer(folder, {"trust_remote_code": options.trust_remote_code}), options, min(context, longest))
+        return cls(load_tokenizer(folder, trust_remote_code=options.trust_remote_code), options, min(context, longest))
 
     def encode(self, record: Record) -> list[int]:
         """The prompt's ids.

@@ -27,8 +27,12 @@ def head_acceptance(
     context: int,
     display: TrainingDisplay,
     stopped: Callable[[], bool],
+    *,
+    trust_remote_code: bool,
 ) -> str | None:
     """A table over all rows and one per value of the column `by`; None when it was asked to stop while reading.
+
+    `trust_remote_code` as in `Trunk.load`.
 
     Raises:
         HeadError: the head does not fit, or reads hidden states from before the final norm, which are not kept.
@@ -36,7 +40,7 @@ def head_acceptance(
     """
     folder = model_store.resolve_model(model, report=display.note)
     files = model_store.digest_folder(folder)
-    trunk = Trunk.load(folder, mx.float32)
+    trunk = Trunk.load(folder, mx.float32, trust_remote_code=trust_remote_code)
     loaded = MTPHead.load(model_store.resolve_head(str(head)), trunk, mx.float32)
     if loaded.deeper:
         raise HeadError(f"{head} has {1 + len(loaded.deeper)} MTP layers; only a head of one layer can be judged without decoding")

@@ -48,6 +48,7 @@ class TrainingOptions:
         stored: dtype of the head's file.
         finish: train no further: write the best head of the checkpoint.
         init: the head to start from; None starts from the trunk's last layer.
+        trust_remote_code: code that comes with the model may run.
     """
 
     sources: tuple[Path, ...]
@@ -59,6 +60,7 @@ class TrainingOptions:
     stored: str = "float16"
     finish: bool = False
     init: Path | None = None
+    trust_remote_code: bool = False
 
     def command(self, recipe: Recipe) -> str:
         """The shell command that trains the same head again, with everything that it is a function of."""
@@ -82,7 +84,7 @@ def distill(options: TrainingOptions, display: TrainingDisplay, stopped: Callabl
     """
     folder = model_store.resolve_model(options.model, report=display.note)
     model_files = model_store.digest_folder(folder)
-    trunk = Trunk.load(folder, getattr(mx, options.dtype))
+    trunk = Trunk.load(folder, getattr(mx, options.dtype), trust_remote_code=options.trust_remote_code)
     data = read_training_data(options.sources, trunk, model_files, options.recipe.context, display.note)
     inputs = {"model": model_store.combined_digest(model_files), "corpus": data.corpus.digest, "dtype": options.dtype}
     start = StartingHead.read(options.init) if options.init is not None else None

@@ -64,7 +64,7 @@ def _as_made(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def rerun(source: Place, out: Place, *, workers: int, broker: str | None, display: Display) -> bool:
+def rerun(source: Place, out: Place, *, workers: int, broker: str | None, trust_remote_code: bool, display: Display) -> bool:
     """Make the dataset of `source` again in `out`, or go on with that.
 
     Args:
@@ -72,6 +72,7 @@ def rerun(source: Place, out: Place, *, workers: int, broker: str | None, displa
         out: a new folder, or one that an earlier call began.
         workers: local worker processes.
         broker: an external broker, or None for an embedded one.
+        trust_remote_code: code that comes with the model may run on this machine.
         display: for notes and progress; the main thread's.
 
     Returns:
@@ -99,7 +100,8 @@ def rerun(source: Place, out: Place, *, workers: int, broker: str | None, displa
         lock = stack.enter_context(RunLock(out))
         broker_url = broker or stack.enter_context(EmbeddedBroker(lock.folder / "broker")).url
         roots = (out,) if isinstance(out, RemotePath) else ()
-        local = stack.enter_context(LocalWorkers(workers, broker_url, lock.folder, WorkerSettings(roots=roots))) if workers else None
+        settings = WorkerSettings(roots=roots, trust_remote_code=trust_remote_code)
+        local = stack.enter_context(LocalWorkers(workers, broker_url, lock.folder, settings)) if workers else None
         coordinator = Coordinator(spec, out, broker_url, DatasetShards(dataset), display.update, workers=local, max_error_rate=1.0)
         manifest = coordinator.run(stop)
         display.close()

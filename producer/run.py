@@ -146,7 +146,9 @@ def _warn_of_slow_blas() -> None:
 
 def _with_measured_depth(options: RunOptions, plan: RunPlan, source: ShardSource, note: Callable[[str], None]) -> RunPlan:
     """The plan with the fastest depth, frozen in the manifest together with what was measured."""
-    spec, trials = choose_depth(plan.spec, source.blob(0), note, slots_given="slots" in options.given)
+    spec, trials = choose_depth(
+        plan.spec, source.blob(0), note, slots_given="slots" in options.given, trust_remote_code=options.trust_remote_code
+    )
     write_manifest(options.out, Manifest(spec=spec, status="running", versions=certified_versions(), shards=(), depth_trials=tuple(trials)))
     return replace(plan, spec=spec)
 

@@ -154,7 +154,7 @@ def _check_tokenizer(options: RunOptions, note: Callable[[str], None]) -> None:
     """Refuse what the model's tokenizer cannot tell: where thinking ends, or which token a grammar names. Loaded only if that is asked.
 
     Raises:
-        ModelError: a budget for thinking, and no think tags.
+        ModelError: a budget for thinking, and no think tags; or the tokenizer needs code of its own.
         GrammarError: a grammar names a token that the model does not have.
     """
     names_tokens = options.constraint is not None and options.constraint.kind == "grammar"
@@ -164,12 +164,11 @@ def _check_tokenizer(options: RunOptions, note: Callable[[str], None]) -> None:
         blas.prepare()  # it must come before mlx, which mlx-lm imports
     except ValueError as error:
         raise SpecmillError(str(error)) from error
-    from mlx_lm.utils import load_tokenizer
-
     from worker.engine.grammar import Grammar, grammar_tokenizer
+    from worker.engine.model_loading import load_tokenizer
     from worker.engine.thinking import ThinkTags
 
-    tokenizer = load_tokenizer(resolve_model(options.model, report=note), {"trust_remote_code": options.trust_remote_code})
+    tokenizer = load_tokenizer(resolve_model(options.model, report=note), trust_remote_code=options.trust_remote_code)
     if options.thinking_budget is not None:
         ThinkTags.of(tokenizer, options.model)
     if options.constraint is not None and names_tokens:

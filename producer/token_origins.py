@@ -13,12 +13,13 @@ from worker.engine.scripted import is_scripted
 ORIGINS = ("accepted", "residual", "bonus")
 
 
-def token_origins(spec: RunSpec, row: dict[str, Any]) -> list[str]:
+def token_origins(spec: RunSpec, row: dict[str, Any], *, trust_remote_code: bool = False) -> list[str]:
     """One of `ORIGINS` per token of a dataset row.
 
     Args:
         spec: the dataset's.
         row: a dataset row without an error.
+        trust_remote_code: as in `MTPEngine.load`.
 
     Raises:
         ModelError, HeadError: they are not on this machine, or are others than the dataset's; or this machine decodes the row to other
@@ -34,7 +35,7 @@ def token_origins(spec: RunSpec, row: dict[str, Any]) -> list[str]:
     own = RowSampling.of_column(row.get("sampling"))
     request = Request(0, row["sample"], row["seed"], row.get("prompt"), row.get("messages"), None, own)
     try:
-        session = Session(MTPEngine.load(alone), alone, request)
+        session = Session(MTPEngine.load(alone, trust_remote_code=trust_remote_code), alone, request)
     except ValueError as error:
         raise ModelError(f"the tokens of this run cannot be coloured: {error}") from error
     origins: list[str] = []

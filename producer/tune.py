@@ -52,7 +52,13 @@ class Measurement:
 
 
 def tune(
-    spec: RunSpec, prompts: Sequence[str], slots: Sequence[int], depths: Sequence[int], on_cell: Callable[[Measurement], None]
+    spec: RunSpec,
+    prompts: Sequence[str],
+    slots: Sequence[int],
+    depths: Sequence[int],
+    on_cell: Callable[[Measurement], None],
+    *,
+    trust_remote_code: bool = False,
 ) -> list[Measurement]:
     """Measure every pair of slots and depth on the same prompts; the number of rows grows with the slots so that all of them are in use.
 
@@ -62,11 +68,12 @@ def tune(
         slots: values of B.
         depths: values of K.
         on_cell: receives each cell as it is measured.
+        trust_remote_code: as in `EngineProcess`.
     """
     cells = []
     for depth in depths:
         # One engine per depth: every depth is another model to load anyway.
-        engine = EngineProcess()
+        engine = EngineProcess(trust_remote_code=trust_remote_code)
         try:
             for cell in _row(engine, spec, prompts, slots, depth):
                 cells.append(cell)

@@ -51,6 +51,7 @@ class VerifyRequest:
         mtp: where the head is here; None likewise.
         draft_model: where the draft model is here; None likewise.
         files: whether to check the part files' contents.
+        trust_remote_code: code that comes with the model may run.
     """
 
     selection: RowSelection = field(default_factory=RowSelection)
@@ -59,6 +60,7 @@ class VerifyRequest:
     mtp: str | None = None
     draft_model: str | None = None
     files: bool = True
+    trust_remote_code: bool = False
 
 
 def verify(out: Place, request: VerifyRequest, display: StepDisplay | None = None) -> VerifyReport:
@@ -88,7 +90,7 @@ def verify(out: Place, request: VerifyRequest, display: StepDisplay | None = Non
     if environment.model_problem:
         report.blocked.append(f"{environment.model_problem}; no row can be verified without it")
         return report
-    engine = EngineProcess()
+    engine = EngineProcess(trust_remote_code=request.trust_remote_code)
     try:
         session = _Session(engine, environment, report, display, request.selection.rows(dataset))
         session.run(request.selection.tables(dataset), request.mode)

@@ -6,6 +6,7 @@ import click
 
 from producer.commands.long_command import LongCommand
 from producer.commands.run import execute
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import DEFAULT_MODEL, RunOptions
 from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
@@ -24,14 +25,23 @@ HEAD = "smollm2-mtp"  # comes with specmill and drafts for the default model
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--max-tokens", type=click.IntRange(1, 4096), default=64, show_default=True, help="Completion budget.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes.")
+@TRUST_REMOTE_CODE
 @click.option("--quiet", is_flag=True, help="No progress, only the closing summary.")
-def demo(out: Path, model: str, max_tokens: int, workers: int, quiet: bool) -> None:
+def demo(out: Path, model: str, max_tokens: int, workers: int, trust_remote_code: bool, quiet: bool) -> None:
     """Generate answers to the bundled example prompts with a small real model, fetched on first use (93 MB), and the head that comes with
     specmill; how many tokens it drafts at a time is measured first."""
     sampler = SamplerConfig(temperature=0.7, top_p=0.95)
     head = HEAD if model == DEFAULT_MODEL else None
     options = RunOptions(
-        examples_file(), out, model=model, sampler=sampler, max_tokens=max_tokens, workers=workers, mtp=head, auto_depth=head is not None
+        examples_file(),
+        out,
+        model=model,
+        sampler=sampler,
+        max_tokens=max_tokens,
+        workers=workers,
+        mtp=head,
+        auto_depth=head is not None,
+        trust_remote_code=trust_remote_code,
     )
     execute(options, quiet=quiet)
 

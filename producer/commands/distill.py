@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from producer.commands.long_command import LongCommand
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import DTYPES, MAX_DEPTH
 from schemas.run_spec import MAX_SEED
@@ -41,6 +42,7 @@ from worker.distill.recipe import Recipe
 @click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Compute dtype of the model.")
 @click.option("--stored", type=click.Choice(("float16", "bfloat16", "float32")), default="float16", show_default=True, help="Of the file.")
 @click.option("--finish", is_flag=True, help="Train no further: write the best head of the checkpoint.")
+@TRUST_REMOTE_CODE
 @click.option("--quiet", is_flag=True, help="No progress, only the closing table.")
 def distill(
     sources: tuple[Path, ...],
@@ -52,6 +54,7 @@ def distill(
     dtype: str,
     stored: str,
     finish: bool,
+    trust_remote_code: bool,
     quiet: bool,
     **recipe: Any,
 ) -> None:
@@ -81,7 +84,7 @@ def distill(
 
     if steps is None and minutes is None:
         minutes = 30.0
-    options = TrainingOptions(sources, model, out, wanted, minutes, dtype, stored, finish, init)
+    options = TrainingOptions(sources, model, out, wanted, minutes, dtype, stored, finish, init, trust_remote_code)
     with (
         make_training_display(quiet=quiet) as display,
         StopSignal(lambda: display.note("stopping; the same command goes on from here"), display.close) as stop,

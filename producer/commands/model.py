@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from producer.commands.long_command import LongGroup
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import MAX_DEPTH
 
@@ -48,8 +49,18 @@ def list_models(folders: tuple[Path, ...]) -> None:
 @click.option("--depth", type=click.IntRange(1, MAX_DEPTH), default=3, show_default=True, help="Depths to judge.")
 @click.option("--by", metavar="COLUMN", help="Also judge the rows of every value of this column, such as category.")
 @click.option("--context", type=click.IntRange(8), default=1024, show_default=True, help="Longer rows are cut to so many tokens.")
+@TRUST_REMOTE_CODE
 @click.option("--quiet", is_flag=True, help="No progress.")
-def acceptance(head: Path, sources: tuple[Path, ...], model_name: str, depth: int, by: str | None, context: int, quiet: bool) -> None:
+def acceptance(
+    head: Path,
+    sources: tuple[Path, ...],
+    model_name: str,
+    depth: int,
+    by: str | None,
+    context: int,
+    trust_remote_code: bool,
+    quiet: bool,
+) -> None:
     """Say how often drafts of HEAD would be accepted on the rows of DATASETs, at temperatures 0, 0.6 and 1, without decoding anything.
 
     HEAD should not have been trained on these rows. Ctrl-C is safe: what was computed is cached.
@@ -65,7 +76,7 @@ def acceptance(head: Path, sources: tuple[Path, ...], model_name: str, depth: in
         make_training_display(quiet=quiet) as display,
         StopSignal(lambda: display.note("stopping; the same command goes on from here"), display.close) as stop,
     ):
-        text = head_acceptance(head, sources, model_name, depth, by, context, display, stop)
+        text = head_acceptance(head, sources, model_name, depth, by, context, display, stop, trust_remote_code=trust_remote_code)
     if text is None:
         raise click.exceptions.Exit(EXIT_CODE)
     click.echo(text)

@@ -9,6 +9,7 @@ import click
 from producer.commands.config_file import read_config
 from producer.commands.long_command import LongCommand
 from producer.commands.place import PLACE
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.prompt_files import KINDS
 from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
 from producer.shard_size import MOST_RECORDS
@@ -214,11 +215,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     help="--out lies on a disk that workers see under the same name: those started with `--shared` write their parts themselves. In an "
     "object store they always do.",
 )
-@click.option(
-    "--trust-remote-code",
-    is_flag=True,
-    help="Run code that comes with a model, on this machine; workers elsewhere need the option too. Never done without it.",
-)
+@TRUST_REMOTE_CODE
 @click.option(
     "--priority",
     type=click.Choice(("high", "normal", "low")),
@@ -302,8 +299,6 @@ def check(options: RunOptions) -> None:
     name, given = needed.get(options.resolved_drafter, ("", ""))
     if given is None and options.drafter is not None:
         raise click.UsageError(f"--drafter {options.drafter} needs {name}")
-    if options.auto_depth and options.trust_remote_code:
-        raise click.UsageError("--depth auto measures models without code of their own; give a number with --trust-remote-code")
     if options.auto_depth and options.resolved_depth == 0:
         raise click.UsageError("--depth auto needs somebody who drafts: --mtp, --draft-model or --drafter lookup")
     if given is None and options.resolved_depth > 0:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from producer.commands.place import PLACE
+from producer.commands.trust import TRUST_REMOTE_CODE
 
 
 @click.command(short_help="One row of a dataset: prompt, answer, and how speculation went.")
@@ -13,8 +14,11 @@ from producer.commands.place import PLACE
 @click.option("--sample", type=click.IntRange(min=0), help="Only this sample of the record.  [default: all of them]")
 @click.option("--where", metavar="SQL", help="The first row for which this holds instead, such as \"finish_reason = 'length'\".")
 @click.option("--origins", is_flag=True, help="Decode the row again here and colour its tokens: accepted, residual, bonus.")
+@TRUST_REMOTE_CODE
 @click.option("--json", "as_json", is_flag=True, help="The row as one line of JSON.")
-def show(out: Any, ids: tuple[str, ...], sample: int | None, where: str | None, origins: bool, as_json: bool) -> None:
+def show(
+    out: Any, ids: tuple[str, ...], sample: int | None, where: str | None, origins: bool, trust_remote_code: bool, as_json: bool
+) -> None:
     """Show rows of the dataset OUT.
 
     With --origins, and model and head on this machine, tokens are coloured by where they came from: accepted drafts, residual tokens
@@ -31,6 +35,7 @@ def show(out: Any, ids: tuple[str, ...], sample: int | None, where: str | None, 
     from producer.row_view import row_view
     from producer.token_origins import token_origins
     from producer.token_pieces import token_pieces
+    from schemas.errors import ModelError
 
     dataset = Dataset.open(out)
     for line in dataset.unfinished():
@@ -41,6 +46,11 @@ def show(out: Any, ids: tuple[str, ...], sample: int | None, where: str | None, 
         if as_json:
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
-        decoded = token_origins(spec, row) if origins and row["error"] is None else None
-        wanted = decoded is not None or (row.get("logprobs") is not None and row["error"] is None)
-        console.print(row_view(row, token_pieces(spec.model.name, row["token_ids"]) if wanted else None, decoded))
+        decoded = token_origins(spec, row, trust_remote_code=trust_remote_code) if origins and row["error"] is None else None
+        pieces = None
+        if decoded is not None or (row.get("logprobs") is not None and row["error"] is None):
+            try:
+                pieces = token_pieces(spec.model.name, row["token_ids"], trust_remote_code=trust_remote_code)
+            except ModelError as error:
+                click.echo(f"tokens are not coloured: {error}", err=True)
+        console.print(row_view(row, pieces, decoded))

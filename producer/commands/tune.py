@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from producer.commands.long_command import LongCommand
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import DEFAULT_MODEL
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile
 from schemas.sampler import SamplerConfig
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--top-p", type=float, default=0.95, show_default=True, help="Likewise.")
 @click.option("--dtype", type=click.Choice(DTYPES), default=ExecutionProfile.dtype, show_default=True, help="Compute dtype.")
 @click.option("--prompts", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="One prompt per line.  [default: examples]")
+@TRUST_REMOTE_CODE
 @click.option("--json", "as_json", is_flag=True, help="The grid as JSON.")
 def tune(
     model: str,
@@ -37,6 +39,7 @@ def tune(
     top_p: float,
     dtype: str,
     prompts: Path | None,
+    trust_remote_code: bool,
     as_json: bool,
 ) -> None:
     """Measure a grid of slots and depths on a few prompts and say which options are the fastest here.
@@ -86,7 +89,14 @@ def tune(
     if not as_json:
         click.echo("slots  depth    tok/s   rows/s  tokens/cycle  peak GB  acceptance by depth")
     grid = depths or ((0, 1, 2, 3) if mtp is not None else (0,))
-    cells = measure(spec, texts, sorted(set(slots)), sorted(set(grid)), lambda cell: None if as_json else click.echo(_line(cell)))
+    cells = measure(
+        spec,
+        texts,
+        sorted(set(slots)),
+        sorted(set(grid)),
+        lambda cell: None if as_json else click.echo(_line(cell)),
+        trust_remote_code=trust_remote_code,
+    )
     fastest = best(cells)
     profile = tuned_profile(spec, cells)
     path = write_tuned(profile) if profile is not None else None

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from producer.commands.place import PLACE
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import VERIFY_MODES
 from schemas.errors import SpecmillError
 
@@ -24,6 +25,7 @@ CANNOT_RUN = 2
 @click.option("--mtp", metavar="FILE", help="Where the MTP head is here.  [default: as the manifest names it]")
 @click.option("--draft-model", metavar="MODEL", help="Where the draft model is here.  [default: as the manifest names it]")
 @click.option("--no-files", "files", flag_value=False, default=True, help="Do not check the part files' contents.")
+@TRUST_REMOTE_CODE
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def verify(
@@ -37,6 +39,7 @@ def verify(
     mtp: str | None,
     draft_model: str | None,
     files: bool,
+    trust_remote_code: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -51,7 +54,8 @@ def verify(
     from producer.verification import VerifyRequest
     from producer.verification import verify as verify_dataset
 
-    request = VerifyRequest(RowSelection(every, ids, rows, seed), mode or VERIFY_MODES[0], model, mtp, draft_model, files)
+    selection = RowSelection(every, ids, rows, seed)
+    request = VerifyRequest(selection, mode or VERIFY_MODES[0], model, mtp, draft_model, files, trust_remote_code)
     try:
         with make_step_display(quiet=quiet) as display:
             report = verify_dataset(out, request, display)

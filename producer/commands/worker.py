@@ -7,6 +7,7 @@ import click
 
 from producer.commands.long_command import LongGroup
 from producer.commands.place import PLACE
+from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.run_options import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.quiet_hours import QuietHours
@@ -59,7 +60,7 @@ def _hours(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     type=click.IntRange(1, 65535),
     help="Serve metrics for Prometheus at 127.0.0.1:PORT/metrics; of several workers each has a port of its own, from this one on.",
 )
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model. Never done without it.")
+@TRUST_REMOTE_CODE
 @click.option("--lease-seconds", type=float, default=LEASE_SECONDS, hidden=True)  # tests shorten it on both sides
 @click.pass_context
 def worker(

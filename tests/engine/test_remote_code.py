@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from producer.cli import main
 from worker.engine.model_store import digest_folder
@@ -23,7 +25,7 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 
 @pytest.fixture(params=["model", "tokenizer"])
 def scene(
-    request: pytest.FixtureRequest, tiny_llama: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tiny_llama: Callable[..., Path], own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SimpleNamespace:
     """A model folder with code in it, and the file that the code makes when it runs."""
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -45,23 +47,79 @@ def change(path: Path, **values: object) -> None:
     path.write_text(json.dumps(found | values))
 
 
-@pytest.fixture
-def run(scene: SimpleNamespace) -> Callable[..., object]:
-    def call(*words: object) -> object:
-        arguments = ["run", scene.prompts, "--out", scene.out, "--model", scene.model, "--raw", "--max-tokens", 3, "--slots", 2, "--quiet"]
-        return CliRunner(env={"SPECMILL_BROKER": None}).invoke(main, [str(word) for word in (*arguments, *words)])
-
-    return call
+def specmill(*words: object) -> Result:
+    return CliRunner(env={"SPECMILL_BROKER": None}).invoke(main, [str(word) for word in words])
 
 
-def test_it_does_not_run_unless_it_is_trusted(scene: SimpleNamespace, run: Callable[..., SimpleNamespace]) -> None:
-    refused = run()
-    assert refused.exit_code == 1, refused.output
+def run_words(scene: SimpleNamespace) -> list[object]:
+    return ["run", scene.prompts, "--out", scene.out, "--model", scene.model, "--raw", "--max-tokens", 3, "--slots", 2, "--quiet"]
+
+
+def runs_only_trusted(scene: SimpleNamespace, *words: object, refusal: int = 1) -> None:
+    """Give a command without the option, and then with it."""
+    scene.marker.unlink(missing_ok=True)
+    refused = specmill(*words)
+    assert refused.exit_code == refusal, refused.output
     assert "comes with code of its own, which runs only with --trust-remote-code" in refused.output
     assert not scene.marker.exists()
     assert "Traceback" not in refused.output
-    done = run("--trust-remote-code")
+    done = specmill(*words, "--trust-remote-code")
     assert done.exit_code == 0, done.output
+    assert scene.marker.exists()
+
+
+@pytest.fixture
+def dataset(scene: SimpleNamespace) -> Path:
+    done = specmill(*run_words(scene), "--logprobs", "--trust-remote-code")
+    assert done.exit_code == 0, done.output
+    return scene.out
+
+
+def test_it_does_not_run_unless_it_is_trusted(scene: SimpleNamespace) -> None:
+    runs_only_trusted(scene, *run_words(scene))
+
+
+def test_verify_asks_too(scene: SimpleNamespace, dataset: Path) -> None:
+    runs_only_trusted(scene, "verify", dataset, "--all", "--quiet", refusal=2)
+
+
+only_the_model = pytest.mark.parametrize("scene", ["model"], indirect=True)  # the way to it is the tokenizer's too
+
+
+@only_the_model
+def test_what_makes_a_dataset_again_or_looks_into_it_asks_too(scene: SimpleNamespace, dataset: Path, tmp_path: Path) -> None:
+    runs_only_trusted(scene, "rerun", dataset, "--out", tmp_path / "again", "--quiet")
+    runs_only_trusted(scene, "show", dataset, "--row", "0", "--origins")
+
+
+@only_the_model
+def test_what_measures_asks_too(scene: SimpleNamespace) -> None:
+    runs_only_trusted(scene, *run_words(scene), "--drafter", "lookup", "--depth", "auto")
+    runs_only_trusted(scene, "tune", "--model", scene.model, "--slots", 1, "--max-tokens", 2, "--prompts", scene.prompts)
+
+
+@only_the_model
+def test_what_trains_and_judges_a_head_asks_too(scene: SimpleNamespace, dataset: Path, tmp_path: Path) -> None:
+    head = tmp_path / "head.safetensors"
+    few = ("--steps", 1, "--draft-vocab", 40, "--evaluations", 1, "--held-out", 0.5, "--depth", 1)
+    runs_only_trusted(scene, "distill", dataset, "--model", scene.model, "--out", head, *few, "--quiet")
+    runs_only_trusted(scene, "model", "acceptance", head, dataset, "--model", scene.model, "--depth", 1, "--quiet")
+
+
+@pytest.mark.parametrize("scene", ["tokenizer"], indirect=True)
+def test_a_row_is_shown_without_it_and_coloured_with_it(scene: SimpleNamespace, dataset: Path) -> None:
+    def show(*words: str) -> "subprocess.CompletedProcess[str]":
+        """In a process of its own, whose modules are not ours."""
+        command = [sys.executable, "-P", "-m", "producer.cli", "show", str(dataset), "--row", "0", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True)
+
+    scene.marker.unlink()
+    plain = show()
+    assert "tokens are not coloured" in plain.stderr
+    assert "which runs only with --trust-remote-code" in plain.stderr
+    assert "assistant" in plain.stdout
+    assert not scene.marker.exists()
+    assert "probability of a token" in show("--trust-remote-code").stdout
     assert scene.marker.exists()
 
 

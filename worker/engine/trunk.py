@@ -6,11 +6,12 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import load_model
 
 from schemas.errors import ModelError
 from worker.engine.delta_net import DeltaNetCache, TapedDeltaNet
 from worker.engine.layer_cache import LayerCache
+from worker.engine.model_loading import load_tokenizer, loading
 from worker.engine.static_cache import Cursor, StaticCache
 
 
@@ -51,15 +52,9 @@ class Trunk:
         Raises:
             ModelError: mlx-lm cannot load it, it needs code of its own, or a layer's memory is of a kind that cannot take tokens back here.
         """
-        try:
+        with loading(folder, trust_remote_code=trust_remote_code):
             model, config = load_model(folder, trust_remote_code=trust_remote_code)
-            # Said in so many words: a tokenizer that is left to ask would ask on our own pipe.
-            trust = {"trust_remote_code": trust_remote_code}
-            tokenizer = load_tokenizer(folder, trust, eos_token_ids=config.get("eos_token_id"))
-        except (ValueError, OSError, KeyError, TypeError, ImportError, AttributeError) as error:
-            if not trust_remote_code and "trust_remote_code" in str(error):
-                raise ModelError(f"{folder} comes with code of its own, which runs only with --trust-remote-code: {error}") from error
-            raise ModelError(f"{folder} cannot be loaded as a model: {error}") from error
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code, eos_token_ids=config.get("eos_token_id"))
         _check_layers(folder, model, config)
         model.set_dtype(dtype, _is_float)
         model.eval()
