@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Self
 
 from schemas.errors import EngineError
-from worker.main import BROKER_VARIABLE, END_SECONDS, NO_ENGINE, worker_name
+from worker import BROKER_VARIABLE
+from worker.main import END_SECONDS, NO_ENGINE, worker_name
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.remote_path import Place
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # it imports pyarrow, which `--help` does without
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DEPTH = 2  # with a drafter
-BROKER_VARIABLE = "SPECMILL_BROKER"
 VERIFY_MODES = ("auto", "regenerate", "teacher-forced")
 ON_BAD_INPUT = ("refuse", "error-row")
 

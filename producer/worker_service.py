@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 from worker.redis_client import masked
 
 LABEL = "org.specmill.worker"

@@ -18,6 +18,7 @@ from celery import Celery
 from celery.worker import state as celery_state
 
 from schemas.errors import BrokerError
+from worker import BROKER_VARIABLE
 from worker.app import TASK, make_app
 from worker.engine.client import EngineProcess
 from worker.feeder import Feeder
@@ -30,7 +31,6 @@ from worker.redis_client import masked, password_of
 from worker.remote_path import Place, place_of
 from worker.task import ShardTask
 
-BROKER_VARIABLE = "SPECMILL_BROKER"  # a password on the command line would be visible to every user of the machine
 END_SECONDS = 5.0  # from giving up to a forced end
 NO_ENGINE = 3  # exit code of a worker whose engine does not start
 NO_QUIET_HOURS = QuietHours()

@@ -8,6 +8,7 @@ from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
 from schemas.errors import BrokerError
+from worker import BROKER_VARIABLE
 
 BROKER_ERRORS: tuple[type[Exception], ...] = (redis.ConnectionError, redis.TimeoutError, ConnectionError)
 """What an outage looks like to a client; everything else is a bug or a refusal."""
@@ -41,7 +42,7 @@ def unusable(broker_url: str, error: Exception) -> BrokerError:
     """What to raise where a broker does not answer, or does not let us in."""
     what = str(error).rstrip(".")
     return BrokerError(
-        f"the broker {masked(broker_url)} cannot be used: {what}. Check that it runs and that --broker or SPECMILL_BROKER names it; "
+        f"the broker {masked(broker_url)} cannot be used: {what}. Check that it runs and that --broker or {BROKER_VARIABLE} names it; "
         "whatever has landed stays, and the same command goes on"
     )
 

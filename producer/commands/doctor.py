@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from producer.commands.long_command import LongCommand
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 
 
 @click.command(cls=LongCommand, short_help="Certify that this machine samples exactly.")

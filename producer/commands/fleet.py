@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 
 _BROKER = click.option("--broker", metavar="URL", envvar=BROKER_VARIABLE, show_envvar=True, help="The shared broker.")
 _RUN = click.argument("run")

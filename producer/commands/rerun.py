@@ -7,7 +7,7 @@ import click
 from producer.commands.long_command import LongCommand
 from producer.commands.place import PLACE
 from producer.commands.trust import TRUST_REMOTE_CODE
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 
 
 @click.command(cls=LongCommand, short_help="Make a dataset again from its manifest alone.")

@@ -11,13 +11,14 @@ from producer.commands.long_command import LongCommand
 from producer.commands.place import PLACE
 from producer.commands.trust import TRUST_REMOTE_CODE
 from producer.prompt_files import KINDS
-from producer.run_options import BROKER_VARIABLE, DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
+from producer.run_options import DEFAULT_MODEL, ON_BAD_INPUT, RunOptions
 from producer.shard_size import MOST_RECORDS
 from producer.template_args import template_args_from
 from schemas.errors import InputError
 from schemas.profile import DTYPES, MAX_DEPTH, MAX_SLOTS, ExecutionProfile, checked_demand
 from schemas.run_spec import COUPLINGS, DRAFTERS, MAX_SAMPLES, MAX_SEED, MAX_SHARD_ROWS
 from schemas.sampler import SamplerConfig
+from worker import BROKER_VARIABLE
 
 SAMPLER_OPTIONS = (
     "temperature",

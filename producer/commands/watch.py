@@ -2,7 +2,7 @@
 
 import click
 
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 
 LIVE_SECONDS = 1.0
 PLAIN_SECONDS = 60.0

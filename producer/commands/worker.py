@@ -8,7 +8,7 @@ import click
 from producer.commands.long_command import LongGroup
 from producer.commands.place import PLACE
 from producer.commands.trust import TRUST_REMOTE_CODE
-from producer.run_options import BROKER_VARIABLE
+from worker import BROKER_VARIABLE
 from worker.patience import DRAIN_SECONDS, LEASE_SECONDS, STALL_SECONDS
 from worker.quiet_hours import QuietHours
 
