@@ -183,13 +183,25 @@ def _best(values: NDArray[np.float32], block_max: NDArray[np.float32], width: in
     best = np.empty((rows * places, width), dtype=np.int64)
     step = max(1, _KEYS_AT_ONCE // (chosen * block))
     for start in range(0, len(flat_max), step):
-        part = slice(start, start + step)
-        blocks = _smallest(_descending_keys(flat_max[part], np.arange(count, dtype=np.uint64)), chosen)
-        inside = np.take_along_axis(flat_values[part], blocks[..., None], axis=1)
-        names = (blocks[..., None] * block + np.arange(block)).astype(np.uint64)
-        keys = _descending_keys(inside, names).reshape(len(blocks), -1)
-        best[part] = _smallest(keys, width)
+        tops = flat_max[start : start + step]
+        everyone = np.arange(len(tops))[:, None]
+        blocks = _smallest(_descending_keys(tops, np.arange(count, dtype=np.uint64)), chosen)
+        inside = flat_values[start + everyone, blocks]
+        # As many values as blocks were chosen reach the least of their maxima: only those need a key.
+        least = tops[everyone, blocks].min(axis=-1) if chosen == width else np.full(len(tops), -np.inf, np.float32)
+        row, slot, place = np.nonzero(inside >= least[:, None, None])
+        keys = _descending_keys(inside[row, slot, place], (blocks[row, slot] * block + place).astype(np.uint64))
+        best[start : start + step] = _smallest(_side_by_side(keys, row, len(tops), width), width)
     return best.reshape(rows, places, width)
+
+
+def _side_by_side(keys: NDArray[np.uint64], row: NDArray[np.int64], rows: int, width: int) -> NDArray[np.uint64]:
+    """Keys `[n]` of ascending `row`s as `[rows, ≥ width]`, padded with the largest keys: ids 0, 1, … of values below all."""
+    counts = np.bincount(row, minlength=rows)
+    padded = np.full((rows, max(width, counts.max())), np.uint64(0xFFFFFFFF << 32))
+    padded |= np.arange(padded.shape[1], dtype=np.uint64)
+    padded[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = keys
+    return padded
 
 
 def _descending_keys(values: NDArray[np.float32], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
