@@ -7,8 +7,8 @@ import mlx.core as mx
 
 from producer.counted import counted
 from producer.head_training import TEMPERATURES
-from producer.head_training_display import TrainingDisplay
 from producer.model_list import acceptance_table
+from producer.step_display import StepDisplay
 from producer.training_data import read_training_data
 from schemas.errors import HeadError
 from worker.distill.evaluator import Evaluator
@@ -25,7 +25,7 @@ def head_acceptance(
     depth: int,
     by: str | None,
     context: int,
-    display: TrainingDisplay,
+    display: StepDisplay,
     stopped: Callable[[], bool],
     *,
     trust_remote_code: bool,
@@ -50,7 +50,7 @@ def head_acceptance(
     data = read_training_data(sources, trunk, files, context, display.note, by)
     digest = model_store.combined_digest(files)
     cache = HiddenCache.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, digest, "float32")
-    if not cache.fill(trunk, lambda done: display.reading(done, cache.positions), stopped):
+    if not cache.fill(trunk, lambda done: display.step("reading positions", done, cache.positions), stopped):
         return None
     groups = {"all rows": list(range(len(data.labels)))}
     if by is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from producer.head_training_display import TrainingDisplay
+from producer.step_display import StepDisplay
 from producer.training_data import TrainingData, read_training_data
 from schemas.errors import HeadError
 from worker.distill.card import card_text
@@ -71,7 +71,7 @@ class TrainingOptions:
         return shlex.join([*words, "--dtype", self.dtype, "--stored", self.stored])
 
 
-def distill(options: TrainingOptions, display: TrainingDisplay, stopped: Callable[[], bool]) -> Distillation | None:
+def distill(options: TrainingOptions, display: StepDisplay, stopped: Callable[[], bool]) -> Distillation | None:
     """Train a head, or go on training it.
 
     Returns:
@@ -98,7 +98,7 @@ def distill(options: TrainingOptions, display: TrainingDisplay, stopped: Callabl
         start.check(trunk, recipe)
     cache = HiddenCache.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, inputs["model"], options.dtype)
     display.note(f"hidden states of {cache.positions:,} positions: {cache.bytes / 1e6:,.0f} MB in {model_store.cache_dir() / 'distill'}")
-    if not cache.fill(trunk, lambda done: display.reading(done, cache.positions), stopped):
+    if not cache.fill(trunk, lambda done: display.step("reading positions", done, cache.positions), stopped):
         return None
     session = _Session(options, recipe, data, trunk, cache, inputs, display, start)
     if checkpoint.exists():
@@ -125,7 +125,7 @@ class _Session:
         trunk: Trunk,
         cache: HiddenCache,
         inputs: dict[str, str],
-        display: TrainingDisplay,
+        display: StepDisplay,
         start: StartingHead | None,
     ) -> None:
         self._start = start
@@ -163,14 +163,19 @@ class _Session:
     def train(self, stopped: Callable[[], bool]) -> Ending:
         """Train to the end, a checkpoint at every point of the curve."""
         recipe, trainer = self._recipe, self.trainer
-        self._display.training(trainer.progress.points, trainer.progress.step, recipe.steps)
+        for earlier in trainer.progress.points:
+            self._display.note(earlier.text())
+        self._display.step("training", trainer.progress.step, recipe.steps)
 
         def on_point(point: LearningPoint) -> None:
-            self._display.point(point)
+            self._display.note(point.text())
             self._save()
 
+        def on_step(loss: float) -> None:
+            self._display.step("training", trainer.progress.step, recipe.steps, f"loss {loss:.3f}")
+
         stop = (lambda: True) if self._options.finish else stopped
-        ending = trainer.run(lambda loss: self._display.step(trainer.progress.step, loss), on_point, stop)
+        ending = trainer.run(on_step, on_point, stop)
         if ending is Ending.STOPPED:
             self._save()
         return ending

@@ -25,8 +25,8 @@ class StepDisplay:
     def note(self, text: str) -> None:
         """Say one line."""
 
-    def step(self, what: str, done: int, total: int | None) -> None:
-        """So much of a step is done; `total` None is not known."""
+    def step(self, what: str, done: int, total: int | None, detail: str = "") -> None:
+        """So much of a step is done; `total` None is not known. `detail` is what else there is to say of it now."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -40,22 +40,24 @@ class PlainStepDisplay(StepDisplay):
         self._clock = clock
         self._what: str | None = None
         self._began = self._next = 0.0
+        self._first = 0
 
     def note(self, text: str) -> None:
         """Say one line."""
         print(text, file=self._stream, flush=True)
 
-    def step(self, what: str, done: int, total: int | None) -> None:
+    def step(self, what: str, done: int, total: int | None, detail: str = "") -> None:
         """Say how far the step is, if it is time to."""
         now = self._clock()
         if what != self._what:
-            self._what, self._began, self._next = what, now, now + PLAIN_SECONDS
+            self._what, self._first, self._began, self._next = what, done, now, now + PLAIN_SECONDS
         if now < self._next and done != total:
             return
         self._next = now + PLAIN_SECONDS
         text = f"{what}: {done:,}" + (f" of {total:,} ({100 * done // max(total, 1)}%)" if total is not None else "")
-        if total is not None and 0 < done < total:
-            text += f", about {time_left((now - self._began) * (total - done) / done)} left"
+        text += f", {detail}" if detail else ""
+        if total is not None and self._first < done < total:
+            text += f", about {time_left((now - self._began) * (total - done) / (done - self._first))} left"
         self.note(text)
 
 
@@ -73,14 +75,14 @@ class LiveStepDisplay(StepDisplay):
         """Say one line, above the bar."""
         self._console.print(Text(text))
 
-    def step(self, what: str, done: int, total: int | None) -> None:
+    def step(self, what: str, done: int, total: int | None, detail: str = "") -> None:
         """Redraw."""
         if self._bar is None or what != self._what:
             if self._bar is not None:
                 self._bars.remove_task(self._bar)
             self._bars.start()
-            self._bar, self._what = self._bars.add_task(what, total=total), what
-        self._bars.update(self._bar, completed=done)
+            self._bar, self._what = self._bars.add_task(what, total=total, completed=done), what
+        self._bars.update(self._bar, completed=done, description=f"{what}, {detail}" if detail else what)
 
     def close(self) -> None:
         """Take the bar away."""

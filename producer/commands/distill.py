@@ -78,15 +78,15 @@ def distill(
     blas.prepare()  # before mlx is imported
     from producer.head_training import TrainingOptions
     from producer.head_training import distill as train_head
-    from producer.head_training_display import make_training_display
     from producer.model_list import acceptance_table
+    from producer.step_display import make_step_display
     from producer.stop_signal import EXIT_CODE, StopSignal
 
     if steps is None and minutes is None:
         minutes = 30.0
     options = TrainingOptions(sources, model, out, wanted, minutes, dtype, stored, finish, init, trust_remote_code)
     with (
-        make_training_display(quiet=quiet) as display,
+        make_step_display(quiet=quiet) as display,
         StopSignal(lambda: display.note("stopping; the same command goes on from here"), display.close) as stop,
     ):
         made = train_head(options, display, stop)

@@ -69,11 +69,11 @@ def acceptance(
 
     blas.prepare()  # before mlx is imported
     from producer.head_acceptance import head_acceptance
-    from producer.head_training_display import make_training_display
+    from producer.step_display import make_step_display
     from producer.stop_signal import EXIT_CODE, StopSignal
 
     with (
-        make_training_display(quiet=quiet) as display,
+        make_step_display(quiet=quiet) as display,
         StopSignal(lambda: display.note("stopping; the same command goes on from here"), display.close) as stop,
     ):
         text = head_acceptance(head, sources, model_name, depth, by, context, display, stop, trust_remote_code=trust_remote_code)

@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from schemas.errors import HeadError
 from worker.distill.checkpoint import read_recipe, restore_checkpoint, write_checkpoint
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
+from worker.distill.evaluation_record import LearningPoint
 from worker.distill.evaluator import Evaluator, mean_and_error
 from worker.distill.head_writer import round_weights
 from worker.distill.new_head import new_head
@@ -179,3 +180,10 @@ def test_a_replay_is_the_average_over_all_coin_flips():
     assert replay.tokens.tolist() == [read + 1 - prompt_tokens]
     np.testing.assert_allclose(replay.cycles[0], cycles / tries, rtol=0.02)
     np.testing.assert_allclose(replay.accepted[0], accepted / tries, rtol=0.02)
+
+
+def test_a_point_of_the_curve_is_one_line():
+    first = LearningPoint(step=0, epoch=0.0, loss=0.0, overlap=(0.05, 0.03), tokens_per_cycle=1.05)
+    later = LearningPoint(step=90, epoch=2.14, loss=1.23, overlap=(0.412, 0.39), tokens_per_cycle=1.62)
+    assert first.text() == "step 0 (0.0 passes): acceptance 1: 0.050 2: 0.030, 1.05 tokens/cycle"
+    assert later.text() == "step 90 (2.1 passes): loss 1.230, acceptance 1: 0.412 2: 0.390, 1.62 tokens/cycle"

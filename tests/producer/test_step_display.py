@@ -29,15 +29,25 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_and_at_the_end_of_eac
     ]
 
 
+def test_a_step_that_goes_on_is_as_fast_as_what_was_seen_of_it():
+    stream, now = io.StringIO(), [0.0]
+    display = PlainStepDisplay(stream, clock=lambda: now[0])
+    display.step("training", 90, 120)
+    now[0] = 20.0
+    display.step("training", 100, 120, "loss 1.230")
+    assert stream.getvalue() == "training: 100 of 120 (83%), loss 1.230, about 40 s left\n"
+
+
 def test_a_terminal_gets_a_bar_and_is_left_in_order():
     stream = io.StringIO()
     with LiveStepDisplay(Console(file=stream, force_terminal=True, width=100)) as display:
         display.note("a note with [brackets]")
         display.step("verifying rows", 3, 9)
-        display.step("other", 1, None)
+        display.step("other", 1, None, "loss 8.220")
     text = stream.getvalue()
     assert "a note with [brackets]" in text
     assert "verifying rows" in text
+    assert "other, loss 8.220" in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 

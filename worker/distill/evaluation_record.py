@@ -60,3 +60,9 @@ class LearningPoint(Wire):
     loss: float
     overlap: tuple[float, ...]
     tokens_per_cycle: float
+
+    def text(self) -> str:
+        """`step 90 (2.1 passes): loss 1.234, acceptance 1: 0.41 2: 0.39, 1.62 tokens/cycle`."""
+        depths = " ".join(f"{depth}: {overlap:.3f}" for depth, overlap in enumerate(self.overlap, 1))
+        loss = f"loss {self.loss:.3f}, " if self.step else ""
+        return f"step {self.step:,} ({self.epoch:.1f} passes): {loss}acceptance {depths}, {self.tokens_per_cycle:.2f} tokens/cycle"
