@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from schemas.errors import DecodeError, LandingError, UnwritableError
 from schemas.wire import Wire
-from worker.remote_path import Place, RemotePath, parquet_source, remote_whole
+from worker.remote_path import Place, RemotePath, parquet_source
 
 FOOTER_KEY = b"specmill"
 TEMPORARY = re.compile(r"\.(part-\d{5,}\.parquet|attempts-\d{4,}\.parquet|shard-\d{5,}\.arrow|manifest\.json)\.tmp-[0-9a-f]{8}")
@@ -99,23 +99,32 @@ def written_whole(path: Place) -> Iterator[IO[bytes]]:
     Raises:
         UnwritableError: the file could not be written.
     """
-    if isinstance(path, RemotePath):
-        with remote_whole(path, _temporary(path.name)) as file:
-            yield file
-        return
-    temporary = temporary_name(path)
     try:
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            rename_durably(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with _sent_whole(path) if isinstance(path, RemotePath) else _renamed_whole(path) as file:
+            yield file
     except OSError as error:
         raise UnwritableError(f"cannot write {path}: {error}; once it can be written, the same command goes on") from error
+
+
+@contextlib.contextmanager
+def _renamed_whole(path: Path) -> Iterator[IO[bytes]]:
+    temporary = temporary_name(path)
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        rename_durably(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _sent_whole(path: RemotePath) -> Iterator[IO[bytes]]:
+    sink = pa.BufferOutputStream()
+    yield sink
+    path.write_whole(sink.getvalue(), _temporary(path.name))
 
 
 def read_part_record(path: Place) -> PartRecord:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from schemas.errors import InputError, UnwritableError
+from schemas.errors import InputError
 from worker import s3_uploads
 
 OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -210,21 +210,6 @@ def listed(folder: Place, pattern: str) -> list[Place]:
 def size_of(path: Place) -> int:
     """A file's size in bytes."""
     return path.size() if isinstance(path, RemotePath) else path.stat().st_size
-
-
-@contextlib.contextmanager
-def remote_whole(path: RemotePath, temporary: str) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when the block ends, and leaves nothing when it raises.
-
-    Raises:
-        UnwritableError: it could not be written.
-    """
-    sink = pa.BufferOutputStream()
-    yield sink
-    try:
-        path.write_whole(sink.getvalue(), temporary)
-    except OSError as error:
-        raise UnwritableError(f"cannot write {path}: {error}; once it can be written, the same command goes on") from error
 
 
 def look_through(paths: Iterable[Place], look: Callable[[Place], U]) -> Iterator[U]:
