@@ -48,16 +48,27 @@ def lines_of(path: Path, offset: int = 0, number: int = 1) -> Iterator[Line]:
     """
     with open_lines(path) as file:
         file.seek(offset)
-        while data := file.readline(MAX_LINE_BYTES + 2):
-            start = offset
-            offset += len(data)
-            content: bytes | None = data.removesuffix(b"\n").removesuffix(b"\r")
-            if len(content or b"") > MAX_LINE_BYTES:
-                content = None
-                while not data.endswith(b"\n") and (data := file.readline(MAX_LINE_BYTES)):
-                    offset += len(data)
-            elif start == 0:
-                content = data.removeprefix(BOM).removesuffix(b"\n").removesuffix(b"\r")
+        for content, size in short_lines(file, whole=offset == 0):
             if content is None or content.strip():
-                yield Line(start, number, content)
+                yield Line(offset, number, content)
+            offset += size
             number += 1
+
+
+def short_lines(file: BinaryIO, *, whole: bool = True) -> Iterator[tuple[bytes | None, int]]:
+    """Lines without their ends, None for one that is too long, and how many bytes each takes up.
+
+    Args:
+        file: read from where it stands.
+        whole: it stands at its beginning, where there may be a byte order mark.
+    """
+    mark = BOM if whole else b""
+    while data := file.readline(MAX_LINE_BYTES + 2):
+        size = len(data)
+        content: bytes | None = data.removesuffix(b"\n").removesuffix(b"\r")
+        if len(content or b"") > MAX_LINE_BYTES:
+            content = None
+            while not data.endswith(b"\n") and (data := file.readline(MAX_LINE_BYTES)):
+                size += len(data)
+        yield content and content.removeprefix(mark), size
+        mark = b""

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from producer.origins import Origin, Origins
 from producer.prompt_files import STANDARD_INPUT, PromptFile
-from producer.prompt_lines import BOM
+from producer.prompt_lines import short_lines
 from producer.record import MAX_LINE_BYTES
 from producer.table_rows import parquet_rows
 from schemas.errors import InputError
@@ -150,7 +150,7 @@ class _Readable(io.RawIOBase):
 
 
 def _json_lines(data: BinaryIO) -> Iterator[bytes]:
-    for number, line in enumerate(_short_lines(data)):
+    for number, (line, _) in enumerate(short_lines(data)):
         if line is not None and number == 0:
             if line.lstrip().startswith(b"["):
                 raise InputError("starts with a JSON list; it must hold one JSON object per line (jq -c '.[]' makes it so)")
@@ -160,7 +160,7 @@ def _json_lines(data: BinaryIO) -> Iterator[bytes]:
 
 
 def _text_lines(data: BinaryIO) -> Iterator[bytes]:
-    for line in _short_lines(data):
+    for line, _ in short_lines(data):
         if line is None:
             yield PROBLEM + _too_long()
         elif not line.strip():
@@ -207,19 +207,6 @@ def _check_header(header: list[str]) -> None:
             raise InputError(f"every column needs a name in the first line; column {header.index(name) + 1} has none")
         if header.count(name) > 1:
             raise InputError(f"the column {name!r} stands twice in the first line")
-
-
-def _short_lines(data: BinaryIO) -> Iterator[bytes | None]:
-    """Lines without their ends and the byte order mark; None for one that is too long."""
-    first = True
-    while line := data.readline(MAX_LINE_BYTES + 2):
-        content: bytes | None = (line.removeprefix(BOM) if first else line).removesuffix(b"\n").removesuffix(b"\r")
-        if len(content or b"") > MAX_LINE_BYTES:
-            content = None
-            while not line.endswith(b"\n") and (line := data.readline(MAX_LINE_BYTES)):
-                pass
-        first = False
-        yield content
 
 
 def _object(row: dict[str, Any]) -> bytes:

@@ -232,9 +232,10 @@ def test_a_bad_row_of_a_table_can_be_kept_as_an_error_row(written):
 
 
 def test_a_line_that_is_too_long_is_bad_inside_an_archive_too(written, monkeypatch):
-    monkeypatch.setattr("producer.spool.MAX_LINE_BYTES", 100)
-    path = written("p.jsonl.gz", gzip.compress(b'{"prompt": "' + b"x" * 300 + b'"}\n{"prompt": "next"}\n'))
-    assert [row["prompt"] for row in rows(source_of(path, on_bad_input="error-row"))] == [None, "next"]
+    monkeypatch.setattr("producer.prompt_lines.MAX_LINE_BYTES", 100)
+    lines = [b'\xef\xbb\xbf{"prompt": "' + b"x" * 86 + b'"}', b'{"prompt": "' + b"x" * 300 + b'"}', b'{"prompt": "next"}']
+    path = written("p.jsonl.gz", gzip.compress(b"\n".join(lines)))
+    assert [row["prompt"] for row in rows(source_of(path, on_bad_input="error-row"))] == [None, None, "next"]
 
 
 def test_a_pattern_that_matches_nothing_is_named(tmp_path):
