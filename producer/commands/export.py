@@ -1,4 +1,4 @@
-"""`specmill export OUT --to FORMAT`."""
+"""`specmill export OUT`."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ EXPORTS = ("jsonl", "openai-batch", "chat", "sharegpt", "csv")
 
 @click.command(short_help="A dataset as JSON lines, OpenAI batch, chat, ShareGPT or CSV.")
 @click.argument("out", type=PLACE)
-@click.option("--to", type=click.Choice(EXPORTS), required=True, help="The format.")
+@click.option("--to", type=click.Choice(EXPORTS), show_default="csv for a file whose name ends in .csv, else jsonl", help="The format.")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds, such as \"finish_reason = 'stop'\" (DuckDB's SQL).")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def export(out: Any, to: str, where: str | None, target: Path | None, force: bool) -> None:
+def export(out: Any, to: str | None, where: str | None, target: Path | None, force: bool) -> None:
     """Write the rows of the dataset OUT, in dataset order, in another format.
 
     \b
@@ -30,6 +30,7 @@ def export(out: Any, to: str, where: str | None, target: Path | None, force: boo
     from producer.dataset import Dataset
     from producer.export import export as write
 
+    to = to or ("csv" if target is not None and target.suffix == ".csv" else "jsonl")
     dataset = Dataset.open(out)
     done = write(dataset, to, where, target, replace=force)
     left_out = f", {counted(done.left_out, 'error row')} left out" if done.left_out else ""

@@ -45,6 +45,13 @@ def test_json_lines_hold_every_row_as_it_is(out, rows):
     assert lines_of(export(out, "--to", "jsonl")) == json.loads(json.dumps(rows))
 
 
+def test_the_format_is_that_of_the_files_name_unless_it_is_given(out, tmp_path):
+    assert export(out) == export(out, "--to", "jsonl")
+    for name, words, format_ in (("a.csv", (), "csv"), ("a.txt", (), "jsonl"), ("b.csv", ("--to", "chat"), "chat")):
+        export(out, *words, "-o", tmp_path / name)
+        assert (tmp_path / name).read_text() == export(out, "--to", format_)
+
+
 def test_csv_holds_every_row_and_nested_values_as_json(out, rows):
     found = list(csv.DictReader(io.StringIO(export(out, "--to", "csv"))))
     assert [row["record_id"] for row in found] == [row["record_id"] for row in rows]
