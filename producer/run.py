@@ -9,8 +9,10 @@ import redis
 from producer.broker import EmbeddedBroker
 from producer.certificate_file import certified_versions
 from producer.coordinator import Coordinator
+from producer.counted import counted
 from producer.dataset_card import dataset_card, write_card
 from producer.depth_choice import choose_depth
+from producer.landed_parts import find_landed
 from producer.local_workers import LocalWorkers, WorkerSettings
 from producer.manifest_file import write_manifest
 from producer.metrics import RunMetrics
@@ -47,7 +49,8 @@ def run(options: RunOptions, display: Display) -> RunSummary | None:
         display.note(f"{options.out} is complete: nothing to do")
         return _finish(options, plan, plan.manifest, keep_card=True)
     if plan.manifest is not None:
-        display.note(f"going on with the run in {options.out}: {len(plan.manifest.shards)} of {plan.spec.shards} shards are there already")
+        there = len(find_landed(options.out, plan.manifest).records)
+        display.note(f"going on with the run in {options.out}: {there:,} of {counted(plan.spec.shards, 'shard')} already there")
     return _session(options, plan, display)
 
 

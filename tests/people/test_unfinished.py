@@ -64,6 +64,14 @@ def test_every_part_that_has_landed_is_read(killed):
         assert "the same `specmill run … --out` command, given again, goes on with the rest" in said
 
 
+def test_a_resume_counts_what_is_there_and_not_what_the_manifest_knew(tmp_path):
+    out = make_dataset(tmp_path, [{"prompt": f"p{i}"} for i in range(20)], landed=2)
+    write_manifest(out, replace(read_manifest(out), shards=()))
+    done = specmill("run", tmp_path / "prompts.jsonl", "--out", out, "--model", "scripted", "--mtp", "scripted")
+    assert (done.exit_code, "20 rows ok, 0 failed" in done.stdout) == (0, True), done.output
+    assert f"going on with the run in {out}: 2 of 3 shards already there" in done.stderr
+
+
 def test_the_backend_of_a_part_comes_from_the_journal(killed):
     out, _ = killed
     assert UNKNOWN_BACKEND not in {shard.backend for shard in Dataset.open(out).manifest.shards}
