@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from producer.counted import counted
 from producer.landed_parts import find_landed
 from producer.manifest_file import read_manifest
 from producer.run_lock import is_held
@@ -60,7 +61,7 @@ class Dataset:
         if state == "complete":
             return []
         rows, shards = sum(shard.rows for shard in self.manifest.shards), len(self.manifest.shards)
-        there = f"{rows:,} of {spec.records * spec.samples:,} rows, {shards:,} of {spec.shards:,} part files"
+        there = f"{rows:,} of {spec.records * spec.samples:,} rows, {shards:,} of {counted(spec.shards, 'shard')}"
         lines = [f"{self.out} is unfinished ({state}): {there}", *(f"not counted: {line}" for line in self.uncounted)]
         goes_on = "the same `specmill run … --out` command, given again, goes on with the rest"
         return lines + ([] if state == "running" else [goes_on])

@@ -38,7 +38,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
         lines += [f"{RULE}", f"{record.record_id}: {_described(record, encoder)}"]
     rows = source.records * options.samples
     product = f"{counted(source.records, 'record')} × {options.samples:,} = {counted(rows, 'row')}"
-    lines += [RULE, f"{product} in {counted(source.shards, 'part file')}"]
+    lines += [RULE, f"{product} in {counted(source.shards, 'shard')}"]
     if source.bad:
         lines.append(f"{source.bad:,} {'bad line becomes an error row' if source.bad == 1 else 'bad lines become error rows'}")
     lines += [f"note: {warning}" for warning in source.warnings]

@@ -30,7 +30,7 @@ def check_files(dataset: Dataset, on_file: Callable[[int], None] = lambda _: Non
     problems: list[str] = []
     listed = {shard.shard for shard in manifest.shards}
     if len(listed) != manifest.spec.shards:
-        problems.append(f"the manifest lists {counted(len(listed), 'part file')} and the run has {counted(manifest.spec.shards, 'shard')}")
+        problems.append(f"the manifest lists {counted(len(listed), 'shard')} and the run has {manifest.spec.shards:,}")
     names = {dataset.path(shard).name for shard in manifest.shards}
     strangers = sorted(path.name for path in (dataset.out / DATA).glob("*.parquet") if path.name not in names)
     problems += [f"{DATA}/{name} is not in the manifest" for name in strangers]

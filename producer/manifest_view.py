@@ -20,7 +20,7 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
     spec, profile = manifest.spec, manifest.spec.profile
     rows, failed = sum(shard.rows for shard in manifest.shards), sum(shard.failed for shard in manifest.shards)
     lines = [
-        f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {spec.shards:,} part files, "
+        f"run {spec.run_id}: {manifest.status}, {len(manifest.shards):,} of {counted(spec.shards, 'shard')}, "
         f"{counted(rows, 'row')}, {failed:,} failed"
     ]
     lines += _reference("model", spec.model, files=files)
@@ -41,9 +41,7 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         f"  versions   {', '.join(f'{name} {version}' for name, version in sorted(manifest.versions.items()))}",
     ]
     if spec.backend != ANY:
-        lines.append(
-            f"  demanded   {'one backend class' if spec.backend == SAME else f'the backend class {spec.backend}'} for all part files"
-        )
+        lines.append(f"  demanded   {'one backend class' if spec.backend == SAME else f'the backend class {spec.backend}'} for all shards")
     by_backend: dict[Backend, list[int]] = defaultdict(list)
     for shard in manifest.shards:
         by_backend[shard.backend].append(shard.rows)
@@ -51,7 +49,7 @@ def manifest_text(manifest: Manifest, *, files: bool = False, shards: bool = Fal
         invariant = "row-invariant" if backend.row_invariant else "not row-invariant"
         name = ", ".join(filter(None, (backend.chip, backend.device, f"mlx {backend.mlx}", backend.blas, invariant)))
         name += f", class {backend.class_name}" if backend.class_name is not None else ""
-        lines.append(f"  backend    {name}: {counted(len(counts), 'part file')}, {counted(sum(counts), 'row')}")
+        lines.append(f"  backend    {name}: {counted(len(counts), 'shard')}, {counted(sum(counts), 'row')}")
     if shards:
         lines += [f"  {s.file}  {counted(s.rows, 'row')}, {s.failed:,} failed, sha256 {s.content_digest}" for s in manifest.shards]
     return "\n".join(lines)

@@ -143,7 +143,7 @@ class Report:
 
     def _status(self) -> str:
         manifest = self.dataset.manifest
-        return f"{self.dataset.state}, {len(manifest.shards):,} of {manifest.spec.shards:,} shards"
+        return f"{self.dataset.state}, {len(manifest.shards):,} of {counted(manifest.spec.shards, 'shard')}"
 
     def _numbers(self) -> list[dict[str, object]]:
         summary = self.summary

@@ -120,7 +120,7 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
 
 def _stopped(landed: int, total: int, shard_size: int, out: Place) -> str:
     """What a stopped session has kept, and how it goes on."""
-    whole = f"whole part files of {shard_size} prompts are kept, --shard-size makes them smaller"
+    whole = f"whole shards of {shard_size:,} prompts are kept, --shard-size makes them smaller"
     if not landed:
         return f"stopped: nothing of {total:,} rows has landed yet ({whole}); the same command begins again"
     return f"stopped: {landed:,} of {total:,} rows are in {out} ({whole}); the same command goes on with the rest"

@@ -78,7 +78,7 @@ class RunSummary:
             summary._add(size, table)
         slow = sum(shard.backend.blas == REFERENCE for shard in manifest.shards)
         if slow:
-            summary.warnings.append(f"{slow:,} of {len(manifest.shards):,} part files were computed on {SLOW_BLAS}")
+            summary.warnings.append(f"{slow:,} of {counted(len(manifest.shards), 'shard')} were computed on {SLOW_BLAS}")
         return summary
 
     @property

@@ -11,7 +11,7 @@ from producer.commands.place import PLACE
 @click.command(short_help="Show what a dataset says of itself.")
 @click.argument("out", type=PLACE)
 @click.option("--files", is_flag=True, help="Also every file of model and head, with its sha256.")
-@click.option("--shards", is_flag=True, help="Also every part file, with the digest of its rows.")
+@click.option("--shards", is_flag=True, help="Also every shard: its part file, its rows and their digest.")
 @click.option("--json", "as_json", is_flag=True, help="The manifest itself, as one line of JSON.")
 def manifest(out: Any, files: bool, shards: bool, as_json: bool) -> None:
     """Show the manifest of the dataset in OUT: settings, digests, versions and where it was computed.

@@ -165,7 +165,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     "--shard-size",
     type=click.IntRange(1, MAX_SHARD_ROWS),
     show_default=f"{MOST_RECORDS}, less where the file is small",
-    help="Prompts per part file; what a stop or a crash keeps are whole part files.",
+    help="Prompts per shard, which becomes one part file; what a stop or a crash keeps are whole shards.",
 )
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Worker processes on this machine.")
 @click.option(

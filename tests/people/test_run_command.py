@@ -23,7 +23,7 @@ def test_a_dry_run_shows_three_prompts_and_starts_nothing(prompts, tmp_path):
     done = run(prompts, "--out", tmp_path / "out", "--model", "scripted", "--n", 3, "--max-tokens", 10, "--dry-run")
     assert done.exit_code == 0
     assert [f"[user] question {i}\n" in done.output for i in range(4)] == [True, True, True, False]
-    assert "20 records × 3 = 60 rows in 4 part files" in done.output
+    assert "20 records × 3 = 60 rows in 4 shards" in done.output
     assert "at most 600 tokens to generate" in done.output
     assert not (tmp_path / "out").exists()
 

@@ -86,7 +86,7 @@ def test_what_does_not_count_is_named(tmp_path):
     (out / "data" / "part-00001.parquet").unlink()
     (out / "data" / "mine.parquet").write_bytes(b"x")
     said = specmill("export", out, "--to", "csv").stderr
-    assert "is unfinished (stopped): 8 of 20 rows, 1 of 3 part files" in said
+    assert "is unfinished (stopped): 8 of 20 rows, 1 of 3 shards" in said
     for reason in ("mine.parquet is not a part file", "part-00002.parquet belongs to another run", "part-00001.parquet is gone"):
         assert f"not counted: {out / 'data'}/{reason}" in said
     verify = specmill("verify", out)

@@ -116,7 +116,7 @@ def test_a_slow_blas_is_remembered_to_the_end(dataset):
     assert "BLAS" not in RunSummary.of_dataset(out, manifest).text()
     slow = replace(manifest.shards[0], backend=replace(BACKEND, blas=blas.REFERENCE))
     text = RunSummary.of_dataset(out, replace(manifest, shards=(slow, manifest.shards[1]))).text()
-    assert "note        1 of 2 part files were computed on MLX's reference BLAS" in text
+    assert "note        1 of 2 shards were computed on MLX's reference BLAS" in text
     assert "apt-get install libopenblas0-pthread" in text
 
 

@@ -108,7 +108,7 @@ def test_a_run_lands_in_the_store_and_every_command_reads_it_there(
     # What looks at a dataset.
     assert "12 rows ok" in specmill("report", OUT)
     assert "report.html" in names(s3)
-    assert "4 part files" in specmill("manifest", OUT)
+    assert "4 shards" in specmill("manifest", OUT)
     assert '"record_id": "3"' in specmill("show", OUT, "--row", "3", "--json")
     chosen = specmill("export", OUT, "--to", "jsonl", "--where", "row >= 9", "-o", tmp_path / "rows.jsonl")
     assert "3 rows" in chosen

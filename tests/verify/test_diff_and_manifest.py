@@ -46,7 +46,7 @@ def test_the_manifest_is_shown_to_people_and_programs(specmill: Any, prompts: Pa
     assert specmill(*RUN, "--out", "a", "--stop", "w7", "--shard-size", "64").returncode == 0
     shown = specmill("manifest", "a", "--shards", "--files").stdout
     for text in (
-        "complete, 1 of 1 part files, 20 rows, 0 failed",
+        "complete, 1 of 1 shard, 20 rows, 0 failed",
         "10 records × 2 samples",
         "stop at 'w7'",
         "data/part-00000.parquet  20 rows",
