@@ -102,6 +102,7 @@ class Coordinator:
         self._keepership = Keepership(self._client, spec.run_id)
         self._schema = row_schema(shards.blob_schema, logprobs=spec.logprobs)
         self._issued: set[int] = set()
+        self._ours: set[int] = set()  # those of them that this session has handed out, and no session before it
         self._fresh: Iterator[int] = iter(())
         self._faults_in_row = 0
         self._quarantine = Quarantine()
@@ -208,6 +209,7 @@ class Coordinator:
         if self._ledger.states([shard])[shard] == "absent":
             self._ledger.issue(shard, self._shards.blob(shard))
             self._feeder.send(shard)
+            self._ours.add(shard)
         self._issued.add(shard)
 
     def _retry(self, shard: int) -> None:
@@ -281,8 +283,9 @@ class Coordinator:
         """Journal, part files, memory, ledger: in this order, so that a kill between any two leaves nothing unexplained."""
         self._folder.land(found)
         for finished in found:
-            self._tracker.landed(finished.report)
+            self._tracker.landed(finished.report, ours=finished.shard in self._ours)
             self._issued.discard(finished.shard)
+            self._ours.discard(finished.shard)
             self._ledger.settle(finished.shard)
             self._error_rate.add(finished.report.tally.rows, *failures_of(finished.table))
 

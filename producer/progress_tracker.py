@@ -22,12 +22,16 @@ class ProgressTracker:
         self._first_work: float | None = None
         self._reading: tuple[float, int] | None = None  # when prompts were first seen to be read, and how many tokens by then
         self._resumed = resumed
+        self._collected = Tally()  # says nothing about the speed of this session
         self._landed = Tally()
         self._live: dict[str, tuple[LiveReport, float]] = {}
         self._events: Counter[str] = Counter()
 
-    def landed(self, report: AttemptReport) -> None:
-        """A shard has landed."""
+    def landed(self, report: AttemptReport, *, ours: bool = True) -> None:
+        """A shard has landed; it is not ours where it was handed out before this session, as those of a submitted run are."""
+        if not ours:
+            self._collected += report.tally
+            return
         self._landed += report.tally
         if self._first_work is None:
             # Its whole work lies before this moment: count from when it began, model loading aside.
@@ -74,7 +78,7 @@ class ProgressTracker:
         measured = seconds >= RATE_SECONDS
         rate = session.rows / seconds if measured else 0.0
         eta = max(0, left) / rate if rate > 0 else None
-        phase = "generating" if self._first_work is not None else "loading model"
+        phase = "generating" if self._first_work is not None or self._collected.rows else "loading model"
         if self._first_work is None and live.prompt_tokens:
             eta, phase = self._reading_left(live, now), "reading prompts"
         return RunProgress(
@@ -84,7 +88,7 @@ class ProgressTracker:
             shards_total=shards_total,
             shards_done=shards_done,
             in_flight=len(issued),
-            tally=self._resumed + session,
+            tally=self._resumed + self._collected + session,
             tokens_per_second=session.completion_tokens / seconds if measured else 0.0,
             eta_seconds=eta,
             elapsed=now - self._began,

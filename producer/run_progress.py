@@ -71,7 +71,8 @@ class RunProgress:
         shards_done: landed shards.
         in_flight: shards handed out and not landed.
         tally: landed and live counts of this session; `rows` and `failed` also count the parts that were there before it.
-        tokens_per_second: completion tokens of this session per second since its first sign of work, 0 in its first second.
+        tokens_per_second: completion tokens of this session per second since its first sign of work, 0 in its first second and for what
+            it only collects.
         eta_seconds: estimated time to the end, while prompts are read to the end of that; None while there is nothing to estimate from.
         elapsed: seconds since the session began.
         workers: every worker that was heard of lately, by name.

@@ -89,7 +89,8 @@ def test_a_submitted_run_goes_on_by_itself_and_is_collected_later(
     assert found["runs"][0]["why"].startswith("`specmill run`")
     assert [card["model"] for card in found["workers"]][-1] == MODEL
     assert sorted(path.name for path in (tmp_path / "out" / "data").iterdir()) == []
-    specmill("run", *words(prompts, tmp_path / "out"), "--workers", 0, "--quiet")
+    collected = specmill("run", *words(prompts, tmp_path / "out"), "--workers", 0, "--quiet")
+    assert ("rows ok" in collected, "session took" in collected) == (True, False), "a session that only collects has no speed"
     assert help_.files_of(tmp_path / "out") == help_.files_of(tmp_path / "plain")
     assert list(client.scan_iter("run:*")) == []
     assert "no run" in specmill("status")

@@ -125,6 +125,23 @@ def test_progress_adds_landed_and_live_rows_and_never_a_shard_twice() -> None:
     assert tracker.workers_heard({3}) == 1
 
 
+def test_what_a_session_only_collects_is_counted_without_a_speed() -> None:
+    now = 0.0
+    tracker = ProgressTracker(Tally(), clock=lambda: now)
+
+    def snapshot() -> RunProgress:
+        return tracker.snapshot(Counts(4, 2, 0, 0, 2), shards_total=2, shards_done=1, issued={1}, ending=None)
+
+    now = 3.0
+    tracker.landed(report(0), ours=False)
+    collected = snapshot()
+    assert (collected.phase, collected.tally.rows, collected.tally.completion_tokens) == ("generating", 2, 20)
+    assert (collected.tokens_per_second, collected.eta_seconds) == (0.0, None)
+    now = 9.0
+    tracker.landed(report(1, rows=3))
+    assert snapshot().tokens_per_second == pytest.approx(15.0), "30 tokens of this session in the 2 s after loading"
+
+
 def test_huge_prompts_are_seen_to_be_read_before_the_first_token() -> None:
     now = 0.0
     tracker = ProgressTracker(Tally(), clock=lambda: now)
