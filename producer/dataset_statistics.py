@@ -74,7 +74,7 @@ class DatasetStatistics:
         prompt_lengths: number of rows with a prompt of 0, 1, … tokens.
         completion_lengths: number of rows with a completion of 0, 1, … tokens.
         depths: what became of the drafts of depth 1, 2, …
-        cycles: draft-verify-commit cycles.
+        cycle_counts: number of rows of 0, 1, … draft-verify-commit cycles.
         calibration: [4, bins] judged drafts, accepted, Σα and Σα(1-α) of the rows whose mean α lies in each bin of [0, 1].
         slowest: the rows with the most cycles, most first.
         lowest: the rows with the smallest accepted share, smallest first, among those with `MIN_JUDGED` judged drafts.
@@ -84,7 +84,7 @@ class DatasetStatistics:
     prompt_lengths: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     completion_lengths: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     depths: list[DepthSums] = field(default_factory=list)
-    cycles: int = 0
+    cycle_counts: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     calibration: Floats = field(default_factory=lambda: np.zeros((4, CALIBRATION_BINS)))
     slowest: list[RowPlace] = field(default_factory=list)
     lowest: list[RowPlace] = field(default_factory=list)
@@ -103,6 +103,11 @@ class DatasetStatistics:
         return statistics
 
     @property
+    def cycles(self) -> int:
+        """Draft-verify-commit cycles of all rows."""
+        return int(np.arange(len(self.cycle_counts)) @ self.cycle_counts)
+
+    @property
     def accepted_lengths(self) -> list[int]:
         """Number of cycles that accepted exactly 0, 1, … drafts; empty without drafts."""
         if not self.depths:
@@ -118,7 +123,7 @@ class DatasetStatistics:
         acceptance = pa.chunked_array(table["acceptance"]).combine_chunks()
         fields = dict(zip([part.name for part in acceptance.type], acceptance.flatten(), strict=True))
         cycles = _numbers(fields["cycles"])
-        self.cycles += int(cycles.sum())
+        self.cycle_counts = _counted(self.cycle_counts, cycles)
         self.slowest = _largest(self.slowest, cycles.astype(np.float64), shard.shard, good)
         drafted = fields["drafted_by_depth"].to_pylist()
         accepted = fields["accepted_by_depth"].to_pylist()

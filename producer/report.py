@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from producer.attempts_table import PHASES, Attempts
@@ -160,7 +161,8 @@ class Report:
         return [{"name": name, "value": value, "bad": bad} for name, value, bad in shown]
 
     def _sections(self) -> list[Section]:
-        return [*([self._speculation()] if self.statistics.depths else []), self._speed(), self._rows(), self._worth_a_look()]
+        speculation = [self._speculation()] if self.statistics.depths else []
+        return [*speculation, self._speed(), self._rows(), *([self._worth_a_look()] if self.slowest else [])]
 
     def _speculation(self) -> Section:
         from producer import report_plots as plots
@@ -210,11 +212,12 @@ class Report:
     def _rows(self) -> Section:
         from producer import report_plots as plots
 
-        shown = [
-            Plot("Prompt lengths", plots.lengths(self.statistics.prompt_lengths, "prompt", 2)),
-            Plot("Completion lengths", plots.lengths(self.statistics.completion_lengths, "completion", 1)),
-            Plot("Finish reasons", plots.shares(dict(self.summary.finish_reasons), "rows", 0), "length: the token budget ran out."),
-        ]
+        shown = []
+        if self.summary.failed < self.summary.rows:
+            shown.append(Plot("Prompt lengths", plots.lengths(self.statistics.prompt_lengths, "prompt", 2)))
+            shown.append(Plot("Completion lengths", plots.lengths(self.statistics.completion_lengths, "completion", 1)))
+        reasons = plots.shares(dict(self.summary.finish_reasons), "rows", 0)
+        shown.append(Plot("Finish reasons", reasons, "length: the token budget ran out."))
         if self.summary.failed:
             shown.append(Plot("Errors by kind", plots.shares(dict(self.summary.failures), "rows", 4)))
         return Section("Rows", plots=shown)
@@ -226,8 +229,16 @@ class Report:
             tables.append(_row_table("Lowest acceptance", self.lowest, about))
             about = "Largest accepted share; with few different tokens often a loop."
             tables.append(_row_table("Highest acceptance", self.highest, about))
-        tables.append(_row_table("Slowest rows", self.slowest, "Most cycles, that is, most passes of the model."))
-        return Section("Rows worth a look", "specmill show DATASET --row ID shows one whole.", tables=tables)
+        text = "specmill show DATASET --row ID shows one whole."
+        counts, least = self.statistics.cycle_counts, self.slowest[-1].cycles
+        if np.count_nonzero(counts) > 1:
+            about = "Most cycles, that is, most passes of the model."
+            more = int(counts[least]) - sum(row.cycles == least for row in self.slowest)
+            about += f" There are {more:,} more of {counted(least, 'cycle')}." if more else ""
+            tables.append(_row_table("Slowest rows", self.slowest, about))
+        elif self.summary.rows - self.summary.failed > 1:
+            text += f" Every row took {counted(least, 'cycle')}: none was slower than the others."
+        return Section("Rows worth a look", text, tables=tables)
 
     def _worker_rows(self) -> list[tuple[str, ...]]:
         attempts = self.attempts

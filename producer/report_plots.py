@@ -56,7 +56,7 @@ def acceptance_by_depth(statistics: DatasetStatistics) -> str:
         axes.errorbar(depths, shares, yerr=errors, fmt="none", ecolor=_INK, capsize=5, elinewidth=1.4)
         for depth, share, error in zip(depths, shares, errors, strict=True):
             axes.annotate(f"{share:.3f}", (depth, share + error), xytext=(0, 4), textcoords="offset points", ha="center")
-        axes.set(xlabel="depth", ylabel="accepted share of drafts", ylim=(0, 1.08), xticks=list(depths))
+        axes.set(xlabel="depth", ylabel="accepted share of drafts", ylim=(0, 1.08), xticks=list(depths), xlim=(0.4, len(depths) + 0.6))
 
     return _svg(draw, grid="y")
 
@@ -91,21 +91,24 @@ def calibration(statistics: DatasetStatistics) -> str:
 
 
 def lengths(counts: Ints, what: str, series: int) -> str:
-    """Histogram of lengths in tokens, with median and 95th percentile."""
+    """Histogram of lengths in tokens, with median and 95th percentile; a bar stands over the whole numbers that it counts."""
 
     def draw(axes: Axes) -> None:
         values = np.flatnonzero(counts)
-        low, high = (int(values[0]), int(values[-1])) if len(values) else (0, 0)
+        low, high = int(values[0]), int(values[-1])
         width = max(1, math.ceil((high - low + 1) / HISTOGRAM_BARS))
         edges = np.arange(low, high + width + 1, width)
         heights, _ = np.histogram(values, bins=edges, weights=counts[values])
-        axes.bar(edges[:-1], heights, width=width * 0.92, align="edge", color=_SERIES[series])
-        median, high = quantiles(counts, (0.5, 0.95))
-        for value in (median, high):
+        axes.bar(edges[:-1] + (width - 1) / 2, heights, width=width * 0.92, color=_SERIES[series])
+        median, most = quantiles(counts, (0.5, 0.95))
+        for value in (median, most):
             axes.axvline(value, color=_INK, linewidth=1, linestyle=":")
-        axes.set_title(f"median {median:,}, 95 % up to {high:,}", fontsize=9, loc="left")
-        axes.set(xlabel=f"{what}, tokens", ylabel="rows")
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        axes.set_title(f"median {median:,}, 95 % up to {most:,}", fontsize=9, loc="left")
+        room = 0.5 + max(2, (high - low) // 20)  # so that one bar alone does not fill the picture
+        axes.set(xlabel=f"{what}, tokens", ylabel="rows", xlim=(max(low - room, -0.5), edges[-1] - 1 + room))
+        for axis, ticks in ((axes.xaxis, 6), (axes.yaxis, 5)):
+            axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+            axis.set_major_formatter(_whole)
 
     return _svg(draw, grid="y")
 
@@ -137,14 +140,15 @@ def speed(attempts: Attempts) -> str:
         for number, (worker, mine) in enumerate(workers.items()):
             named = number < WORKERS_COLOURED
             colour = _SERIES[number] if named else _FAINT
-            axes.stairs(attempts.rates(edges, mine), edges / scale, color=colour, linewidth=1.5, label=worker if named else None)
+            label = worker if named else None
+            axes.stairs(attempts.rates(edges, mine), edges / scale, baseline=None, color=colour, linewidth=1.5, label=label)
         if len(workers) > 1:
             together = attempts.rates(edges, [*range(len(attempts))])
-            axes.stairs(together, edges / scale, color=_INK, linewidth=1.8, label="together")
+            axes.stairs(together, edges / scale, baseline=None, color=_INK, linewidth=1.8, label="together")
         for end in ends[:-1]:
             axes.axvline(end / scale, color=_FAINT, linestyle=":", linewidth=1.2)
         axes.set(xlabel=f"{unit} at work", ylabel="tokens per second", ylim=(0, None), xlim=(0, edges[-1] / scale))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_formatter(_whole)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)
 
     return _svg(draw, width=10.4, height=3.4, grid="y")
@@ -169,6 +173,7 @@ def time_spent(attempts: Attempts) -> str:
 
 
 _percent = FuncFormatter(lambda value, _: f"{value:.0%}")
+_whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def _svg(draw: Callable[[Axes], None], *, grid: str, width: float = 3.9, height: float = 2.9) -> str:

@@ -17,6 +17,7 @@ from producer.cli import main
 from producer.dataset import Dataset
 from producer.dataset_statistics import LISTED, MIN_JUDGED, DatasetStatistics, quantiles
 from producer.report import Report
+from producer.report_plots import lengths, speed
 from producer.row_detail import excerpt
 
 
@@ -74,6 +75,38 @@ def test_the_lists_hold_the_most_extreme_rows(out, statistics, rows):
     shares = sorted(accepted / of for accepted, of in judged if of >= MIN_JUDGED)
     assert [row.share for row in report.lowest] == pytest.approx(shares[:LISTED])
     assert [row.share for row in report.highest] == pytest.approx(shares[::-1][:LISTED])
+
+
+def test_rows_of_equal_cycles_are_not_called_slow(tmp_path):
+    def report(budget):
+        (tmp_path / str(budget)).mkdir()
+        lines = [{"id": f"r{i}", "prompt": f"p{i}"} for i in range(60)]
+        return Report.of_dataset(make_dataset(tmp_path / str(budget), lines, mtp=None, max_tokens=budget))
+
+    cut = report(3)
+    counts = cut.statistics.cycle_counts.tolist()
+    assert (len(counts), counts[3] > LISTED, sum(counts) > counts[3]) == (4, True, True)
+    assert f"most passes of the model. There are {counts[3] - LISTED} more of 3 cycles." in cut.html()
+    equal = report(1).html()
+    assert "Every row took 1 cycle: none was slower than the others." in equal
+    assert "Slowest rows" not in equal
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 12_345])
+def test_one_length_alone_is_a_bar_over_whole_numbers(length):
+    picture = lengths(np.bincount([length] * 30), "completion", 1)
+    labels = re.findall(r">([^<>a-z]+)</text>", picture)
+    assert f"{length:,}" in labels
+    assert all(re.fullmatch(r"\d{1,3}(,\d{3})*", label) for label in labels)
+
+
+def test_a_speed_begins_and_ends_where_it_was(out):
+    attempts = Attempts.of_dataset(out)
+    paths = re.findall(r'<path d="([^"]*)"[^>]*fill: none; stroke: var\(--(?:series-\d|ink)\); stroke-width: 1\.[58]', speed(attempts))
+    heights = [re.findall(r"[ML] \S+ (\S+)", path) for path in paths]
+    curves = [curve for curve in heights if len(curve) > 2]  # two points are those of the legend
+    assert len(curves) == 3, "two workers, and together"
+    assert all(curve[0] == curve[1] and curve[-1] == curve[-2] for curve in curves), "lines down to nothing"
 
 
 def test_quantiles_are_those_of_the_sorted_values():
@@ -159,7 +192,10 @@ def test_an_unfinished_dataset_and_one_without_drafts_are_reported_too(tmp_path)
 def test_nothing_but_error_rows_is_no_trouble(tmp_path):
     out = make_dataset(tmp_path, [{"prompt": f"BAD {i}"} for i in range(3)], model="scripted:fail_on=BAD")
     assert "0 rows ok, 3 failed" in Report.of_dataset(out).text()
-    assert "Errors by kind" in Report.of_dataset(out).html()
+    page = Report.of_dataset(out).html()
+    assert "Errors by kind" in page
+    assert "lengths" not in page
+    assert "worth a look" not in page
 
 
 def test_a_folder_without_a_dataset_and_one_without_a_row_are_refused(tmp_path):
