@@ -11,6 +11,7 @@ from producer.prompts import open_prompts, with_requested
 from producer.record import Record
 from producer.run_options import RunOptions
 from producer.source import PromptSource
+from producer.visible_text import visible
 from schemas.errors import ModelError, RowError
 from schemas.profile import ExecutionProfile
 from worker.engine.completion import Request
@@ -46,7 +47,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
         lines += _prompt_tokens(source, encoder)
     lines.append(_budget(source, options, rows))
     lines.append("nothing was started; the same command without --dry-run begins")
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 @dataclass(frozen=True)

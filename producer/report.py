@@ -14,6 +14,7 @@ from producer.dataset import Dataset
 from producer.dataset_statistics import MIN_JUDGED, DatasetStatistics, quantiles
 from producer.row_detail import RowDetail, row_details
 from producer.run_summary import RunSummary, duration
+from producer.visible_text import visible
 from schemas.errors import InputError
 from schemas.wire import Json
 from worker.remote_path import Place
@@ -101,7 +102,7 @@ class Report:
             lines += [labelled.format(*row) for row in self._worker_rows()]
         for name, rows in (("low", self.lowest[:3]), ("high", self.highest[:3])):
             lines += [f"  {name + ' accept':<11} {row.name}: {row.share:.2f} of {row.judged} drafts; {row.excerpt[:80]}" for row in rows]
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def json(self) -> dict[str, Json]:
         """The same numbers as a JSON object."""
@@ -257,7 +258,8 @@ def _row_table(title: str, rows: Iterable[RowDetail], text: str) -> Table:
     cells: list[tuple[str, ...]] = []
     for row in rows:
         accepted = "" if math.isnan(row.share) else f"{row.share:.2f}"
-        cells.append((row.name, f"{row.cycles:,}", f"{row.tokens:,}", accepted, f"{row.distinct:.0%}", row.finish_reason, row.excerpt))
+        numbers = (f"{row.cycles:,}", f"{row.tokens:,}", accepted, f"{row.distinct:.0%}")
+        cells.append((visible(row.name), *numbers, row.finish_reason, visible(row.excerpt)))
     return Table(title, _ROW_COLUMNS, cells, text, numeric=_ROW_COLUMNS[1:5])
 
 

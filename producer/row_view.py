@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from producer.dataset import row_name
+from producer.visible_text import shortened, visible
 from schemas.tables import RESERVED_COLUMNS
 
 # Probability of a token, from which on it has the style. Words in the legend, so that colour is not the only sign.
@@ -19,27 +20,30 @@ _ROLE_STYLES = {"system": "magenta", "user": "blue", "assistant": "green", "tool
 _ORIGIN_STYLES = {"accepted": "green", "residual": "bold red", "bonus": "cyan"}
 
 
-def row_view(row: dict[str, Any], pieces: Sequence[str] | None, origins: Sequence[str] | None = None) -> Group:
-    """The row for a terminal; colours vanish where there is none.
+def row_view(row: dict[str, Any], pieces: Sequence[str] | None, origins: Sequence[str] | None = None, *, shorten: bool = False) -> Group:
+    """The row for a terminal; colours vanish where there is none, and control characters are shown escaped.
 
     Args:
         row: a dataset row.
         pieces: what each of its tokens adds to the text, or None to show the completion as it is. With pieces and the column `logprobs`,
             tokens are coloured by the probability that the target gave them.
         origins: with pieces: where each token came from; then that is what the colours say.
+        shorten: only beginning and end of prompts that are too long for a terminal.
     """
     parts: list[Any] = [_heading(row)]
     asked = row.get("messages") or [{"role": "user", "content": row["prompt"]}]
-    parts += [_panel(turn["role"], Text(turn["content"] or "")) for turn in asked if turn["content"] is not None]
+    texts = [(turn["role"], visible(turn["content"])) for turn in asked if turn["content"] is not None]
+    parts += [_panel(role, Text(shortened(text) if shorten else text)) for role, text in texts]
     if row["error"] is not None:
-        return Group(*parts, Panel(Text(f"{row['error']['type']}: {row['error']['message']}"), title="error", border_style="red"))
+        message = visible(f"{row['error']['type']}: {row['error']['message']}")
+        return Group(*parts, Panel(Text(message), title="error", border_style="red"))
     logprobs = row.get("logprobs")
     if pieces is not None and origins is not None:
         parts += [_panel("assistant", _by_origin(pieces, origins)), _origin_legend(origins)]
     elif pieces is not None and logprobs is not None:
         parts += [_panel("assistant", _by_probability(pieces, logprobs)), _legend()]
     else:
-        parts.append(_panel("assistant", Text(row["completion"])))
+        parts.append(_panel("assistant", Text(visible(row["completion"]))))
     return Group(*parts, *_own_columns(row))
 
 
@@ -57,7 +61,7 @@ def speculation(acceptance: dict[str, Any]) -> str:
 
 def _heading(row: dict[str, Any]) -> Text:
     text = Text()
-    text.append(row_name(row), style="bold")
+    text.append(visible(row_name(row)), style="bold")
     text.append(f"  row {row['row']:,}, seed {row['seed']}\n")
     text.append(f"{row['prompt_tokens']:,} tokens of prompt, {row['completion_tokens']:,} generated, ends with {row['finish_reason']}")
     if row["logprob_sum"] is not None and row["completion_tokens"]:
@@ -73,14 +77,14 @@ def _panel(role: str, content: Text) -> Panel:
 def _by_probability(pieces: Sequence[str], logprobs: Sequence[float]) -> Text:
     text = Text()
     for piece, logprob in zip(pieces, logprobs, strict=True):
-        text.append(piece, style=next(style for least, style in _SHADES if math.exp(logprob) >= least))
+        text.append(visible(piece), style=next(style for least, style in _SHADES if math.exp(logprob) >= least))
     return text
 
 
 def _by_origin(pieces: Sequence[str], origins: Sequence[str]) -> Text:
     text = Text()
     for piece, origin in zip(pieces, origins, strict=True):
-        text.append(piece, style=_ORIGIN_STYLES[origin])
+        text.append(visible(piece), style=_ORIGIN_STYLES[origin])
     return text
 
 
@@ -101,4 +105,4 @@ def _legend() -> Text:
 
 def _own_columns(row: dict[str, Any]) -> list[Text]:
     own = {name: value for name, value in row.items() if name not in RESERVED_COLUMNS and value is not None}
-    return [Text(f"{name}: {value}", overflow="ellipsis", no_wrap=True) for name, value in own.items()]
+    return [Text(visible(f"{name}: {value}"), overflow="ellipsis", no_wrap=True) for name, value in own.items()]

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from producer.counted import counted
+from producer.visible_text import visible
 from schemas.manifest import Manifest
 from schemas.progress import Tally
 from worker.calibration import Calibration, by_part
@@ -147,7 +148,7 @@ class RunSummary:
         data = self.out / "data"
         lines.append(f"  files       {self.files:,} in {data}, {self.size / 1e6:,.1f} MB")
         lines.append(f"  load it     pandas.read_parquet({str(data)!r})   or   duckdb.sql(\"from '{data}/*.parquet'\")")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def _add(self, size: int, table: pa.Table) -> None:
         self.files += 1

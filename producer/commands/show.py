@@ -23,11 +23,13 @@ def show(
 
     With --origins, and model and head on this machine, tokens are coloured by where they came from: accepted drafts, residual tokens
     behind a rejected one, bonus tokens behind a cycle without one. Else, with the column `logprobs` (`specmill run --logprobs`) and the
-    model on this machine, by the probability that the model gave them. Output into a file or a pipe has no colours.
+    model on this machine, by the probability that the model gave them. Output into a file or a pipe has no colours. A terminal gets very
+    long prompts shortened; control characters are always shown escaped.
     """
     if where is not None and ids:
         raise click.UsageError("--row and --where exclude each other")
     import json
+    import sys
 
     from producer.dataset import Dataset
     from producer.plain_console import PlainConsole
@@ -35,6 +37,7 @@ def show(
     from producer.row_view import row_view
     from producer.token_origins import token_origins
     from producer.token_pieces import token_pieces
+    from producer.visible_text import visible_json
     from schemas.errors import ModelError
 
     dataset = Dataset.open(out)
@@ -44,7 +47,7 @@ def show(
     console = PlainConsole(soft_wrap=False)
     for row in choose_rows(dataset, ids, sample, where):
         if as_json:
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(visible_json(json.dumps(row, ensure_ascii=False)))
             continue
         decoded = token_origins(spec, row, trust_remote_code=trust_remote_code) if origins and row["error"] is None else None
         pieces = None
@@ -53,4 +56,4 @@ def show(
                 pieces = token_pieces(spec.model.name, row["token_ids"], trust_remote_code=trust_remote_code)
             except ModelError as error:
                 click.echo(f"tokens are not coloured: {error}", err=True)
-        console.print(row_view(row, pieces, decoded))
+        console.print(row_view(row, pieces, decoded, shorten=sys.stdout.isatty()))

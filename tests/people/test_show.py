@@ -1,7 +1,13 @@
-"""`specmill show`: the row that was asked for, whole, with colours only where there is a terminal."""
+"""`specmill show`: the row that was asked for, with colours only where there is a terminal, and nothing that would disturb one."""
 
+import contextlib
 import io
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 
 import pyarrow.dataset as ds
 import pytest
@@ -13,6 +19,7 @@ from producer.cli import main
 from producer.row_view import row_view, speculation
 from producer.token_origins import token_origins
 from producer.token_pieces import token_pieces
+from producer.visible_text import HEAD_CHARACTERS, HEAD_LINES, TAIL_CHARACTERS, WORTH_IT, shortened, visible
 from schemas.errors import ModelError
 from schemas.sampler import SamplerConfig
 from worker.engine.model_store import SMOLLM2
@@ -27,6 +34,19 @@ def out(tmp_path_factory):
 
 def show(out, *words):
     return CliRunner().invoke(main, ["show", str(out), *map(str, words)])
+
+
+def on_a_terminal(*words):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-P", "-m", "producer.cli", *map(str, words)]
+    with subprocess.Popen(command, stdout=theirs) as process, os.fdopen(ours, "rb") as terminal:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal says that its other side is closed
+            while data := terminal.read1():
+                said += data
+    assert process.returncode == 0
+    return said.decode()
 
 
 def painted(row, pieces):
@@ -83,6 +103,50 @@ def test_rows_are_found_by_condition_or_at_random(out):
 def test_what_is_not_there_is_one_clear_error(out, words, says):
     done = show(out, *words)
     assert (done.exit_code, says in done.stderr, "Traceback" in done.output) == (1, True, False)
+
+
+CONTROLS = "a\x1b[31mb\u202ec\x9bd\re\u2066f\u2028g\x7f"
+ESCAPED = r"a\x1b[31mb\u202ec\x9bd\x0de\u2066f\u2028g\x7f"
+
+
+def test_control_characters_are_shown_escaped_wherever_they_stand(tmp_path):
+    lines = [{"id": f"i{CONTROLS}", "prompt": CONTROLS, "own": CONTROLS}, {"id": "bad", "prompt": f"BAD {CONTROLS}"}]
+    lines += [{"id": f"{CONTROLS}{i}", "prompt": "p"} for i in range(2)]
+    out = make_dataset(tmp_path, lines, model="scripted:fail_on=BAD", depth=1, max_tokens=60)
+    for done in (show(out, "--row", 0), show(out, "--row", "bad"), show(out, "--row", 0, "--json")):
+        assert done.exit_code == 0
+        assert not set(CONTROLS) - set("abcdefg[31m") & set(done.output.replace("\n", ""))
+    plain = show(out, "--row", 0).output
+    assert plain.count(ESCAPED) == 3  # the id, the prompt and the column
+    assert json.loads(show(out, "--row", 0, "--json").output)["prompt"] == CONTROLS, "JSON says the same"
+    report = CliRunner().invoke(main, ["report", str(out), "--html", str(tmp_path / "page.html")]).output
+    assert "\x1b" not in report + (tmp_path / "page.html").read_text()
+    assert visible("tab\tfamily 👩\u200d👧 عربي\r\nü") == "tab\tfamily 👩\u200d👧 عربي\nü"
+    pieces = painted({**json.loads(show(out, "--row", 0, "--json").output), "logprobs": [0.0, 0.0]}, ["x\u202e", "\x1b[2J"])
+    assert r"x\u202e\x1b[2J" in pieces
+
+
+def test_a_long_prompt_is_shortened_on_a_terminal_only(tmp_path):
+    out = make_dataset(tmp_path, [{"id": "long", "prompt": "begin " + "x" * 9000 + " end"}])
+    assert show(out, "--row", "long").output.count("x") >= 9000
+    said = " ".join(re.sub(r"\x1b\[[0-9;]*m|│", " ", on_a_terminal("show", out, "--row", "long")).split())
+    assert ("begin" in said, "end" in said, said.count("x") < 3000) == (True, True, True)
+    assert "[… 7,010 characters are left out here; into a pipe, such as `| less`, all are shown …]" in said
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "word\n" * 1000, "\n" * 5000])
+def test_what_is_left_of_a_long_text_is_its_beginning_and_end(text):
+    short = shortened(text)
+    assert len(short) < HEAD_CHARACTERS + TAIL_CHARACTERS + 200
+    assert short.count("\n") < 40
+    head, between, tail = short.split("\n\n[…")[0], short.partition("[…")[2].partition("…]")[0], short.partition("…]\n\n")[2]
+    assert (text.startswith(head), text.endswith(tail)) == (True, True)
+    assert int(between.split()[0].replace(",", "")) == len(text) - len(head) - len(tail)
+
+
+def test_what_is_hardly_too_long_is_shown_whole():
+    for text in ("", "x" * (HEAD_CHARACTERS + TAIL_CHARACTERS + WORTH_IT), "line\n" * HEAD_LINES):
+        assert shortened(text) == text
 
 
 def test_tokens_are_coloured_by_their_probability(out):
