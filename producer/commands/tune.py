@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,35 @@ if TYPE_CHECKING:
     from producer.tune import Measurement
 
 
+def _numbers(kind: click.IntRange) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[int, ...]]:
+    """What reads an option's numbers, given one by one or with commas."""
+
+    def read(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(kind.convert(number, parameter, context) for text in texts for number in text.split(","))
+
+    return read
+
+
 @click.command(cls=LongCommand, short_help="Find the fastest slots and depth for this machine.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model: a known name, a folder, or a Hugging Face id.")
 @click.option("--mtp", metavar="FILE", help="MTP head that drafts; without one, depth is 0.")
-@click.option("--slots", type=click.IntRange(1, MAX_SLOTS), multiple=True, default=(4, 8, 16, 32), show_default=True, help="B; repeatable.")
-@click.option("--depth", "depths", type=click.IntRange(0, MAX_DEPTH), multiple=True, help="K; repeatable.  [default: 0 1 2 3 with a head]")
+@click.option(
+    "--slots",
+    metavar="B[,B]",
+    multiple=True,
+    default=("4,8,16,32",),
+    show_default=True,
+    callback=_numbers(click.IntRange(1, MAX_SLOTS)),
+    help=f"Rows decoded side by side, 1 to {MAX_SLOTS}; repeatable.",
+)
+@click.option(
+    "--depth",
+    "depths",
+    metavar="K[,K]",
+    multiple=True,
+    callback=_numbers(click.IntRange(0, MAX_DEPTH)),
+    help=f"Draft tokens per cycle, 0 to {MAX_DEPTH}; repeatable.  [default: 0,1,2,3 with a head]",
+)
 @click.option("--max-tokens", type=click.IntRange(1, 4096), default=64, show_default=True, help="Completion budget.")
 @click.option("--temperature", type=float, default=0.7, show_default=True, help="As in the run that it is for: acceptance depends on it.")
 @click.option("--top-p", type=float, default=0.95, show_default=True, help="Likewise.")

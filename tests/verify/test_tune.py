@@ -17,7 +17,7 @@ from schemas.tuned_profile import TunedProfile
 
 def test_every_cell_is_measured_and_one_is_recommended(specmill: Any, agreeing_pair: tuple[Path, Path], own_cache: Path) -> None:
     model, head = agreeing_pair
-    grid = ("--slots", 2, "--slots", 4, "--depth", 0, "--depth", 2)
+    grid = ("--slots", "2,4", "--depth", 0, "--depth", 2)
     done = specmill("tune", "--model", model, "--mtp", head, *grid, "--max-tokens", 8, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -41,6 +41,12 @@ def test_the_smaller_of_two_nearly_equal_cells_is_recommended_and_a_failed_one_n
 def test_a_depth_without_a_head_is_refused(specmill: Any) -> None:
     done = specmill("tune", "--model", "scripted", "--depth", 2)
     assert (done.returncode, "--depth must be 0 without --mtp" in done.stderr) == (2, True)
+
+
+def test_what_is_no_list_of_numbers_is_refused(specmill: Any) -> None:
+    for given, says in (("2,x", "'x' is not a valid integer range"), ("2,,4", "'' is not a valid"), ("2,999", "999 is not in the range")):
+        done = specmill("tune", "--model", "scripted", "--slots", given)
+        assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
 def test_depth_auto_uses_what_tune_has_found_here(
