@@ -20,6 +20,7 @@ from worker.engine.model_store import resolve_model
 from worker.engine.scripted import is_scripted
 
 SHOWN = 3  # prompts
+NAMED = 10  # blank prompts
 COUNTED = 500  # prompts whose tokens are counted; the rest is taken to be like them
 RULE = "-" * 72
 
@@ -42,7 +43,7 @@ def dry_run(options: RunOptions, note: Callable[[str], None]) -> str:
     lines += [RULE, f"{product} in {counted(source.shards, 'shard')}"]
     if source.bad:
         lines.append(f"{source.bad:,} {'bad line becomes an error row' if source.bad == 1 else 'bad lines become error rows'}")
-    lines += [f"note: {warning}" for warning in source.warnings]
+    lines += [f"note: {warning}" for warning in (*_blank_prompts(source), *source.warnings)]
     if encoder is not None:
         lines += _prompt_tokens(source, encoder)
     lines.append(_budget(source, options, rows))
@@ -96,6 +97,20 @@ class _Encoder:
 def _good(source: PromptSource) -> Iterator[Record]:
     for shard in range(source.shards):
         yield from (record for record in source.read_shard(shard) if record.bad_input is None)
+
+
+def _blank_prompts(source: PromptSource) -> list[str]:
+    """Which prompts ask for nothing: they, or the last of their messages, are empty or white space. All of the file is read for it."""
+    count, names = 0, []
+    for record in _good(source):
+        asked = record.messages[-1]["content"] if record.messages is not None else str(record.prompt)
+        if asked.strip() or record.sample:
+            continue
+        count += 1
+        if count <= NAMED:
+            names.append(source.reader.origins.name(record.line))
+    more = f" and {count - NAMED:,} more" if count > NAMED else ""
+    return [f"{count:,} {'prompt is' if count == 1 else 'prompts are'} blank: {', '.join(names)}{more}"] if count else []
 
 
 def _max_tokens(record: Record, options: RunOptions) -> int:

@@ -28,6 +28,21 @@ def test_a_dry_run_shows_three_prompts_and_starts_nothing(prompts, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_notes_blank_prompts_by_their_rows(tmp_path):
+    def notes(name, content, *words):
+        (tmp_path / name).write_text(content)
+        done = run(tmp_path / name, "--out", tmp_path / "out", "--model", "scripted", "--dry-run", *words)
+        assert done.exit_code == 0, done.output
+        return [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+
+    assert notes("a.csv", 'prompt,n\nhello,1\n"  ",2\n\nbye,2\n\t,1\n', "--per-row", "n") == ["note: 2 prompts are blank: row 2, row 4"]
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "\n"}]
+    messages = "".join(json.dumps({"messages": turn}) + "\n" for turn in (turns, turns[:1]))
+    assert notes("b.jsonl", messages) == ["note: 1 prompt is blank: line 1"]
+    assert notes("c.jsonl", '{"prompt": ""}\n' * 12, "--system", "be brief")[0].endswith("line 9, line 10 and 2 more")
+    assert notes("d.txt", "hello\n\nbye\n") == [], "blank lines of a text are no prompts"
+
+
 def test_a_dry_run_without_the_model_says_so_and_fetches_nothing(prompts, tmp_path, own_cache):
     done = run(prompts, "--out", tmp_path / "out", "--dry-run")
     assert (done.exit_code, "is not on this machine yet" in done.stderr, own_cache.exists()) == (0, True, False)
