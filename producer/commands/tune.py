@@ -22,7 +22,7 @@ def _numbers(kind: click.IntRange) -> Callable[[click.Context, click.Parameter, 
     """What reads an option's numbers, given one by one or with commas."""
 
     def read(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[int, ...]:
-        return tuple(kind.convert(number, parameter, context) for text in texts for number in text.split(","))
+        return tuple(kind(number, parameter, context) for text in texts for number in text.split(","))
 
     return read
 
