@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from producer.free_port import check_port
+from producer.port_check import check_port
 from schemas.errors import SpecmillError
 from worker.app import make_app
 from worker.engine.model_store import cache_dir

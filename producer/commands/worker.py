@@ -90,8 +90,8 @@ def worker(
     if context.invoked_subcommand is not None:
         context.obj = broker, _words(context), drain_timeout
         return
-    from producer.free_port import check_port
     from producer.local_workers import WorkerSettings
+    from producer.port_check import check_port
     from producer.worker_supervisor import WorkerSupervisor
     from worker.main import set_up_logging
     from worker.metrics import ADDRESS as METRICS_ADDRESS
