@@ -5,37 +5,16 @@ import os
 import random
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chaos_fleet import MARK, ChaosFleet, files_of, poll, processes
+from chaos_fleet import HASTY, ChaosFleet, files_of, poll
 
 SHAPE = (36, 3, 2, "scripted:seconds=0.04")
 PARTS = SHAPE[0] // SHAPE[1]
-SETTINGS = {"patience": 1.0, "unacked": 3.0, "lease": 1.5, "interval": 0.5}
+WORKERS = 1
 DISK_BYTES = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosFleet]:
-    """A broker and a supervised worker; the coordinator has a network of its own."""
-    mark = uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, mark)
-        with ChaosFleet(tmp_path_factory.mktemp("chaos"), mark, SHAPE, SETTINGS) as made:
-            made.start_worker()
-            yield made
-    poll(lambda: not processes(mark), 20, "the end of every process")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(machines: ChaosFleet) -> dict[str, str]:
-    """The files of a run in peace."""
-    machines.next_run()
-    machines.finish()
-    return files_of(machines.out)
 
 
 @pytest.fixture
@@ -70,7 +49,7 @@ def test_a_network_that_swallows_everything_for_longer_than_a_lease(fleet: Chaos
     """Workers go on with what is queued meanwhile; the coordinator hands nothing out twice when it is back."""
     fleet.coordinator_network.blackhole()
     begun = time.monotonic()
-    poll(lambda: time.monotonic() - begun > 2 * SETTINGS["lease"])
+    poll(lambda: time.monotonic() - begun > 2 * HASTY["lease"])
     fleet.coordinator_network.heal()
 
 
@@ -80,7 +59,7 @@ def test_both_ends_at_once(fleet: ChaosFleet) -> None:
     networks[0].blackhole()
     networks[1].reset()
     begun = time.monotonic()
-    poll(lambda: time.monotonic() - begun > SETTINGS["lease"])
+    poll(lambda: time.monotonic() - begun > HASTY["lease"])
     networks[0].heal()
     networks[0].reset()
 

@@ -9,38 +9,16 @@ import os
 import random
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from chaos_fleet import MARK, ChaosFleet, files_of, poll, processes
+from chaos_fleet import HASTY, ChaosFleet, files_of, poll
 
 from schemas.shard import ShardMessage
 from worker.app import QUEUE, TASK, make_app
 
 SHAPE = (48, 3, 2, "scripted:seconds=0.04")
-SETTINGS = {"patience": 1.0, "unacked": 3.0, "lease": 1.5, "interval": 0.5}
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosFleet]:
-    """A broker and two supervised workers, whose networks can be broken."""
-    mark = uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, mark)
-        with ChaosFleet(tmp_path_factory.mktemp("chaos"), mark, SHAPE, SETTINGS) as made:
-            made.start_worker()
-            made.start_worker()
-            yield made
-    poll(lambda: not processes(mark), 20, "the end of every process")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(machines: ChaosFleet) -> dict[str, str]:
-    """The files of a run in peace."""
-    machines.next_run()
-    machines.finish()
-    return files_of(machines.out)
+WORKERS = 2
 
 
 @pytest.fixture
@@ -89,7 +67,7 @@ def test_a_network_that_swallows_everything(fleet: ChaosFleet) -> None:
     fleet.networks[0].blackhole()
     before = fleet.landed()
     started = time.monotonic()
-    poll(lambda: time.monotonic() - started > 2 * SETTINGS["lease"] and fleet.landed() > before)
+    poll(lambda: time.monotonic() - started > 2 * HASTY["lease"] and fleet.landed() > before)
     fleet.networks[0].heal()
 
 

@@ -22,6 +22,7 @@ MARK = "SPECMILL_TEST_MARK"  # an environment variable that every process under 
 PROCESS = Path(__file__).parent / "chaos_process.py"
 KINDS = {"engine": "worker.engine.child", "worker": "worker.main", "supervisor": "producer.cli worker", "coordinator": "chaos_process.py"}
 KINDS |= {"guard": "broker_guard.py", "server": "valkey-server"}
+HASTY = {"patience": 1.0, "unacked": 3.0, "lease": 1.5, "interval": 0.5}  # seconds, so that a fault is over in a second or two
 
 
 def poll(condition: Callable[[], Any], seconds: float = 60.0, what: str = "the condition") -> Any:
