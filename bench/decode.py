@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from measurement import Measure, Result, arguments, in_turns
+from specs import bench_spec
 
 from producer.column_path import ColumnPath
 from sampling.counter_rng import row_key
-from schemas.profile import ExecutionProfile
-from schemas.run_spec import ModelRef, RunSpec
+from schemas.run_spec import RunSpec
 from schemas.sampler import SamplerConfig
 from worker.engine import blas, model_store
 
-SAMPLERS = {"sampled": (0.7, 0.95), "greedy": (0.0, 1.0)}  # temperature, top-p
+SAMPLERS = {"sampled": SamplerConfig(temperature=0.7, top_p=0.95), "greedy": SamplerConfig(temperature=0.0)}
 GOALS = {
     "sampled": {1: "1.6, floor 1.3", 4: "2.0, floor 1.4", 8: "2.0, floor 1.5", 16: "1.7, floor 1.5", 32: "1.4, floor 1.3"},
     "greedy": {1: "1.3, floor 1.0", 4: "1.5, floor 1.0", 8: "1.5, floor 1.0", 16: "1.2, floor 1.0", 32: "1.05, floor 1.0"},
@@ -77,34 +77,6 @@ def prompts_of(path: Path, column: str, count: int) -> list[tuple[str, str]]:
     spaced = {name: prompts[:: max(1, len(prompts) // shares[name])][: shares[name]] for name, prompts in groups.items()}
     mixed = [(prompts[at], name) for at in range(max(shares.values())) for name, prompts in spaced.items() if at < len(prompts)]
     return mixed[:count]
-
-
-def spec_for(
-    folder: Path, head: str | None, *, slots: int, depth: int, max_tokens: int, temperature: float, top_p: float, records: int
-) -> RunSpec:
-    """A run of the model in `folder`."""
-    head_ref = None
-    if head is not None and depth:
-        head_files = model_store.digest_head(model_store.resolve_head(head))
-        head_ref = ModelRef(head, model_store.combined_digest(head_files), head_files)
-    files = model_store.digest_folder(folder)
-    return RunSpec(
-        run_id="bench",
-        model=ModelRef(str(folder), model_store.combined_digest(files), files),
-        head=head_ref,
-        sampler=SamplerConfig(temperature=temperature, top_p=top_p),
-        max_tokens=max_tokens,
-        stop=(),
-        samples=1,
-        seed=0,
-        coupling="rejection",
-        profile=ExecutionProfile(slots=slots, depth=depth if head is not None else 0),
-        raw=False,
-        logprobs=False,
-        shard_size=records,
-        records=records,
-        prompts_digest="",
-    )
 
 
 def run_engine(spec: RunSpec, engine: Any, prompts: Sequence[str]) -> Decoded:
@@ -216,15 +188,13 @@ class Bench:
 
         self.args = args
         self.result = result
-        self.folder = model_store.resolve_model(args.model)
-        self.model, self.tokenizer = load_float32(load, self.folder)
+        self.model, self.tokenizer = load_float32(load, model_store.resolve_model(args.model))
         self.draft = load_float32(load, model_store.resolve_model(args.draft_model))[0] if args.draft_model else self.model
         self._engines: dict[tuple[int, int], Any] = {}
 
     def spec(self, sampler: str, slots: int, depth: int) -> RunSpec:
-        temperature, top_p = SAMPLERS[sampler]
         shape = {"slots": slots, "depth": depth, "max_tokens": self.args.max_tokens, "records": self.args.prompts}
-        return spec_for(self.folder, self.args.mtp, temperature=temperature, top_p=top_p, **shape)
+        return bench_spec(self.args.model, self.args.mtp, sampler=SAMPLERS[sampler], **shape)
 
     def engine(self, spec: RunSpec) -> Any:
         from worker.engine.mtp_engine import MTPEngine

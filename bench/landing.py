@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from decode import prompts_of, spec_for
+from decode import SAMPLERS, prompts_of
 from measurement import Measure, Result, arguments
+from specs import bench_spec
 
 from producer.run_folder import FinishedShard, RunFolder
 from schemas.progress import AttemptReport
@@ -35,9 +36,9 @@ def main() -> None:
     from worker.engine.engine import Timings
     from worker.engine.mtp_engine import MTPEngine
 
-    folder = model_store.resolve_model(model_store.SMOLLM2)
     prompts = [prompt for prompt, _ in prompts_of(args.file, args.column, rows)]
-    spec = spec_for(folder, None, slots=min(rows, 8), depth=0, max_tokens=tokens, temperature=0.7, top_p=0.95, records=len(prompts))
+    sizes = {"slots": min(rows, 8), "max_tokens": tokens, "records": len(prompts)}
+    spec = bench_spec(model_store.SMOLLM2, sampler=SAMPLERS["sampled"], **sizes)
     schema = blob_schema(prompt=True, messages=False, own=[])
     columns = [list(range(len(prompts))), [str(row) for row in range(len(prompts))], prompts, [None] * len(prompts)]
     blob = pa.Table.from_arrays([pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema)

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specs import bench_spec
+
 from producer.column_path import ColumnPath
 from sampling.counter_rng import row_key
 from schemas.profile import ExecutionProfile
-from schemas.run_spec import ModelRef, RunSpec
 from schemas.sampler import SamplerConfig
 from worker.engine import blas, model_store
 
@@ -45,7 +46,8 @@ def main() -> int:
 
     prompts = read_prompts(arguments)
     requests = [Request(i, 0, row_key(0, str(i), 0), prompt, None, None) for i, prompt in enumerate(prompts)]
-    base = make_spec(arguments)
+    sizes = {"slots": max(arguments.slots), "depth": max(arguments.depth), "max_tokens": arguments.max_tokens, "records": len(prompts)}
+    base = bench_spec(arguments.model, arguments.mtp, **sizes)
     loaded = MTPEngine.load(base)
     wrong = 0
 
@@ -90,28 +92,6 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
     prompts = [str(column.of(record)) for record in records]
     prompts = [prompt for prompt in prompts if arguments.longest is None or len(prompt) <= arguments.longest]
     return prompts[:: max(1, len(prompts) // arguments.prompts)][: arguments.prompts]
-
-
-def make_spec(arguments: argparse.Namespace) -> RunSpec:
-    folder = model_store.resolve_model(arguments.model)
-    files, head_files = model_store.digest_folder(folder), model_store.digest_head(model_store.resolve_head(arguments.mtp))
-    return RunSpec(
-        run_id="laws",
-        model=ModelRef(arguments.model, model_store.combined_digest(files), files),
-        head=ModelRef(arguments.mtp, model_store.combined_digest(head_files), head_files),
-        sampler=SAMPLERS["greedy"],
-        max_tokens=arguments.max_tokens,
-        stop=(),
-        samples=1,
-        seed=0,
-        coupling="rejection",
-        profile=ExecutionProfile(slots=max(arguments.slots), depth=max(arguments.depth)),
-        raw=False,
-        logprobs=False,
-        shard_size=arguments.prompts,
-        records=arguments.prompts,
-        prompts_digest="",
-    )
 
 
 if __name__ == "__main__":

@@ -6,38 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from specs import bench_spec
 
 from producer.coordinator import Coordinator
 from producer.local_workers import LocalWorkers
 from producer.run_lock import RunLock
 from producer.run_progress import RunProgress
 from schemas.manifest import Manifest
-from schemas.profile import ExecutionProfile
-from schemas.run_spec import ModelRef, RunSpec
-from schemas.sampler import SamplerConfig
+from schemas.run_spec import RunSpec
 from schemas.tables import blob_schema, table_to_bytes
 
 
 def scripted_spec(records: int, shard_size: int, *, model: str = "scripted", max_tokens: int = 32) -> RunSpec:
     """A run of a scripted engine under a new id; every row has 1 to `max_tokens` tokens."""
-    reference = ModelRef(name=model, digest="0" * 64, files={})
-    return RunSpec(
-        run_id=uuid.uuid4().hex,
-        model=reference,
-        head=None,
-        sampler=SamplerConfig(),
-        max_tokens=max_tokens,
-        stop=(),
-        samples=1,
-        seed=7,
-        coupling="rejection",
-        profile=ExecutionProfile(slots=8, depth=0),
-        raw=False,
-        logprobs=False,
-        shard_size=shard_size,
-        records=records,
-        prompts_digest="1" * 64,
-    )
+    return bench_spec(model, max_tokens=max_tokens, records=records, shard_size=shard_size, run_id=uuid.uuid4().hex)
 
 
 class MadeUpPrompts:

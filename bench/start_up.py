@@ -21,29 +21,11 @@ def seconds_of(command: list[str]) -> float:
 
 def engine_ready(model: str) -> float:
     """From starting an engine process to its answer that the model is loaded."""
-    from producer.run_plan import model_ref
-    from schemas.profile import ExecutionProfile
-    from schemas.run_spec import RunSpec
-    from schemas.sampler import SamplerConfig
+    from specs import bench_spec
+
     from worker.engine.client import EngineProcess
 
-    spec = RunSpec(
-        run_id="bench",
-        model=model_ref(model, lambda _: None),
-        head=None,
-        sampler=SamplerConfig(),
-        max_tokens=8,
-        stop=(),
-        samples=1,
-        seed=0,
-        coupling="rejection",
-        profile=ExecutionProfile(slots=8, depth=0),
-        raw=False,
-        logprobs=False,
-        shard_size=1,
-        records=1,
-        prompts_digest="",
-    )
+    spec = bench_spec(model, max_tokens=8)
     engine = EngineProcess()
     started = time.perf_counter()
     try:
