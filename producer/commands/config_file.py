@@ -34,4 +34,5 @@ def read_config(context: click.Context, _parameter: click.Parameter, path: Path 
 def _names(parameter: click.Parameter) -> list[str]:
     if not parameter.expose_value:
         return []
-    return [option.removeprefix("--") for option in parameter.opts if len(option.removeprefix("--")) > 1 or option == "--n"]
+    # An argument has no dash, and an option's letter is no name.
+    return [option.removeprefix("--") for option in parameter.opts if option.startswith("--") or not option.startswith("-")]

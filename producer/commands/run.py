@@ -129,6 +129,7 @@ def _sampler_option(name: str, kind: type, text: str) -> Callable[[Any], Any]:
     "--max-tokens", type=click.IntRange(1, 1_000_000), default=RunOptions.max_tokens, show_default=True, help="Completion budget."
 )
 @click.option(
+    "-n",
     "--n",
     "samples",
     type=click.IntRange(1, MAX_SAMPLES),

@@ -69,6 +69,7 @@ BAD_VALUES = {
     ("--frequency-penalty", "-3"): "frequency_penalty must be in [-2, 2]; received -3.0",
     ("--max-tokens", "0"): "0 is not in the range 1<=x<=1000000",
     ("--n", "0"): "0 is not in the range 1<=x<=10000",
+    ("-n", "10001"): "10001 is not in the range 1<=x<=10000",
     ("--seed", "-1"): "-1 is not in the range 0<=x<=18446744073709551615",
     ("--seed", str(2**64)): "18446744073709551616 is not in the range 0<=x<=18446744073709551615",
     ("--min-p", "1.5"): "min_p must be in [0, 1]; received 1.5",
