@@ -1,6 +1,7 @@
 """What every test may use: tiny random models, a cache folder of its own, and the small real model."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from schemas.errors import ModelError
 from worker.engine import blas, model_store, tiny_model
 
 blas.prepare()  # before any test imports mlx
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: the programs under test would ignore Ctrl-C too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
