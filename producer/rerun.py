@@ -79,7 +79,7 @@ def rerun(source: Place, out: Place, *, workers: int, broker: str | None, trust_
         Whether it is complete; False when Ctrl-C ended the session first.
 
     Raises:
-        InputError: `source` is not complete.
+        InputError: `source` is not complete, or `out` is.
         ModelError: model, head or draft model here are not the manifest's.
         SpecmillError: as a run may end.
     """
@@ -92,6 +92,8 @@ def rerun(source: Place, out: Place, *, workers: int, broker: str | None, trust_
     for note in environment.notes:
         display.note(f"not as then: {note}")
     begun = read_manifest(out) if out.is_dir() else None
+    if begun is not None and begun.status == "complete":  # nothing would be generated, and nothing proved
+        raise InputError(f"{out} is complete already; --out must be new or unfinished (specmill diff {source} {out} compares the two)")
     run_id = begun.spec.run_id if begun is not None else uuid.uuid4().hex
     spec = replace(dataset.manifest.spec, run_id=run_id, backend=ANY)  # on whatever machine this is; diff tells what that changed
     with contextlib.ExitStack() as stack:

@@ -26,6 +26,8 @@ def test_a_rerun_needs_no_prompts_file_and_gives_the_same_bytes(specmill: Any, p
     assert (done.returncode, "a / b: the same rows" in done.stdout) == (0, True), done.stdout + done.stderr
     assert part_files(tmp_path / "a") == part_files(tmp_path / "b")
     assert specmill("verify", "b", "--all", "--quiet").returncode == 0
+    again = specmill("rerun", "a", "--out", "b", "--quiet")
+    assert (again.returncode != 0, "b is complete already" in again.stderr) == (True, True), again.stdout + again.stderr
 
 
 def test_a_stopped_and_resumed_dataset_verifies(specmill: Any, prompts: Path, tmp_path: Path) -> None:
