@@ -183,11 +183,12 @@ class Limits:
 class Bench:
     """The model on both sides."""
 
-    def __init__(self, args: argparse.Namespace, result: Result) -> None:
+    result: Result  # of what is measured now
+
+    def __init__(self, args: argparse.Namespace) -> None:
         from mlx_lm.utils import load
 
         self.args = args
-        self.result = result
         self.model, self.tokenizer = load_float32(load, model_store.resolve_model(args.model))
         self.draft = load_float32(load, model_store.resolve_model(args.draft_model))[0] if args.draft_model else self.model
         self._engines: dict[tuple[int, int], Any] = {}
@@ -314,24 +315,25 @@ def main() -> None:
     args.depth = args.depth or ([0, 1] if args.mtp else [0])
     fast = blas.prepare()
     head = f"head {Path(args.mtp).name}" if args.mtp else "no head"
-    result = Result(
-        "decode",
-        "Decoding",
+    how = (
         f"{args.model}, float32 on {fast or 'the reference BLAS'}, {head}; {args.prompts} prompts of {args.file.name}, an even mix of its "
-        f"categories, at most {args.max_tokens} new tokens. Sampled is T 0.7, top-p 0.95.",
+        f"categories, at most {args.max_tokens} new tokens. Sampled is T 0.7, top-p 0.95."
     )
-    bench = Bench(args, result)
+    bench = Bench(args)
     mixed = prompts_of(args.file, args.column, args.prompts)
     for slots in args.batch:
+        bench.result = Result(f"decode-{slots:02}", f"Decoding, B = {slots}", how)
         few = [prompt for prompt, _ in mixed][: max(8, args.refills * slots)]
         for sampler in args.samplers:
             bench.compare(sampler, slots, args.depth, few)
             if slots == 1 and args.mtp and max(args.depth):
                 bench.compare_speculation(sampler, max(args.depth), few[: args.speculations])
+        bench.result.write(args.results)
     if args.categories:
+        bench.result = Result("decode-categories", "Decoding by category, B = 1", how)
         for sampler in args.samplers:
             bench.compare_categories(sampler, max(args.depth), mixed)
-    result.write(args.results)
+        bench.result.write(args.results)
 
 
 if __name__ == "__main__":
