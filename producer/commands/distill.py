@@ -33,6 +33,9 @@ from worker.distill.recipe import Recipe
 @click.option("--weight-decay", type=float, default=Recipe.weight_decay, show_default=True, help="AdamW's.")
 @click.option("--clip", type=float, default=Recipe.clip, show_default=True, help="Largest norm of the gradient.")
 @click.option("--depth-decay", type=float, default=Recipe.depth_decay, show_default=True, help="Weight of a depth relative to the last.")
+@click.option(
+    "--overlap-weight", type=float, default=Recipe.overlap_weight, show_default=True, help="Share of the loss that is Σ min(p, q)'s."
+)
 @click.option("--hidden-weight", type=float, default=Recipe.hidden_weight, show_default=True, help="Of the regression onto hidden states.")
 @click.option("--batch-tokens", type=int, default=Recipe.batch_tokens, show_default=True, help="Positions of one step.")
 @click.option("--held-out", type=float, default=Recipe.held_out, show_default=True, help="Share of the records never trained on.")

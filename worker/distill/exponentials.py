@@ -36,14 +36,15 @@ def weighted_rows(states: mx.array, rows: mx.array, shift: mx.array | None = Non
     for start in range(0, states.shape[0], step):
         logits = states[start : start + step] @ rows.T
         mine = mx.max(logits, axis=-1) if shift is None else shift[start : start + step]
-        e = _exp(logits - mine[:, None])
+        e = exp(logits - mine[:, None])
         parts.append((e @ rows, e.sum(axis=-1), mine))
         mx.eval(*parts[-1])
     weighted, sums, shifts = (mx.concatenate(list(column)) for column in zip(*parts, strict=True))
     return weighted, sums, shifts
 
 
-def _exp(values: mx.array) -> mx.array:
+def exp(values: mx.array) -> mx.array:
+    """exp of values [n, V] float32 that are at most about 0."""
     if mx.default_device() == mx.gpu:
         return mx.exp(values)
     with np.errstate(under="ignore"):

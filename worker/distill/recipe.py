@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.profile import MAX_DEPTH
-from schemas.wire import Wire
+from schemas.wire import Wire, added
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Recipe(Wire):
         weight_decay: AdamW's, on matrices and norms alike.
         clip: largest norm of the gradient.
         depth_decay: weight of a depth relative to the one before.
+        overlap_weight: share of the loss that is the overlap's, -log Σ min(p, q); the rest is the divergence's.
         hidden_weight: weight of the regression onto the trunk's own hidden states; 0 is off.
         batch_tokens: positions of one step, padding included.
         held_out: share of the records that is never trained on.
@@ -40,6 +41,7 @@ class Recipe(Wire):
     weight_decay: float = 0.01
     clip: float = 1.0
     depth_decay: float = 0.7
+    overlap_weight: float = added(0.0)
     hidden_weight: float = 0.0
     batch_tokens: int = 2048
     held_out: float = 0.1
@@ -58,6 +60,7 @@ class Recipe(Wire):
             "weight_decay": (0.0, 1.0),
             "clip": (0.0, 1e6),
             "depth_decay": (0.0, 1.0),
+            "overlap_weight": (0.0, 1.0),
             "hidden_weight": (0.0, 1e3),
             "batch_tokens": (16, 10**6),
             "held_out": (0.0, 0.9),
