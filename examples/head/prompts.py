@@ -1,7 +1,8 @@
 """The prompts whose answers train the head that ships for SmolLM2: subjects crossed with tasks, drawn from a seed.
 
     python examples/head/prompts.py 700 --seed 1 > prompts-1.jsonl      700 prompts; another seed, other prompts
-    python examples/head/prompts.py 300 --seed 9 --passages rows-1 > prompts-9.jsonl      with passages: the answers of a dataset
+    python examples/head/prompts.py 300 --seed 8 --short > prompts-8.jsonl                  questions with short answers
+    python examples/head/prompts.py 300 --seed 9 --passages rows-1 > prompts-9.jsonl        with passages: the answers of a dataset
 
 Every line holds `id`, `kind` and `prompt`. A head should meet the kinds of text that its model will write, so the kinds are many and the
 wording of each varies.
@@ -12,6 +13,9 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+
+Writer = Callable[[random.Random], str]
+Kinds = dict[str, list[Writer]]  # kind → writers of one prompt
 
 SUBJECTS = """
 tides; volcanoes; beekeeping; the water cycle; bread baking; chess openings; the Roman Empire; photosynthesis; electric cars; public
@@ -84,6 +88,42 @@ vuelta?; Ayer llovió tanto que se inundó la calle.; Los agricultores esperan u
 llaves del coche.; El tren sale dentro de diez minutos.; Queremos aprender a cocinar platos sencillos.
 """,
 }
+# Parts of a German sentence: who, does what, when or why.
+GERMAN_WHO = """
+Die Regierung; Der Bürgermeister; Eine junge Ärztin; Der Verein; Die Polizei; Das Unternehmen; Ein Sprecher des Ministeriums; Die Stadt;
+Mein Nachbar; Die Trainerin; Der Richter; Die Bank; Ein Forscherteam aus Kiel; Die Gewerkschaft; Der Hersteller; Die Universität; Das
+Gericht; Der Koch; Die Fluggesellschaft; Ein Tourist
+"""
+GERMAN_DOES = """
+hat die neuen Pläne vorgestellt; will die Preise nicht weiter erhöhen; sucht dringend nach freiwilligen Helfern; konnte den Fehler
+erst spät erkennen; verkauft das alte Haus am Fluss; lehnt den Vorschlag der Nachbarländer ab; rechnet mit deutlich mehr Besuchern; hat
+den Vertrag um zwei Jahre verlängert; warnt vor starkem Regen und Überschwemmungen; veröffentlicht morgen einen ausführlichen Bericht;
+musste das Spiel kurz nach der Pause unterbrechen; plant eine Ausstellung über das Leben auf dem Land; spendet einen Teil der Einnahmen
+für Schulen; hat einen seltenen Vogel fotografiert; bestreitet alle Vorwürfe; stellt im Herbst hundert neue Mitarbeiter ein
+"""
+GERMAN_WHEN = """
+nachdem die Zahlen bekannt geworden waren; obwohl viele Bürger dagegen sind; weil im Winter das Geld fehlte; wie die Zeitung am Dienstag
+meldete; um die Straßen sicherer zu machen; während das Parlament noch berät; ohne die Eltern vorher zu fragen; bevor die Ferien beginnen;
+so dass der Verkehr stundenlang stillstand; was niemand erwartet hatte; solange die Lieferungen ausbleiben; damit die Kinder besser lernen
+können
+"""
+THINGS_MADE = """
+the telephone; the steam engine; the bicycle; the microscope; penicillin; the theory of relativity; the World Wide Web; dynamite; the
+light bulb; the piano; the novel Pride and Prejudice; the play Hamlet; the Sistine Chapel ceiling; the Eiffel Tower; the Taj Mahal; the
+Colosseum; the Suez Canal; the Statue of Liberty; the United Nations; the Red Cross; the first Olympic Games of modern times; the
+parachute; the typewriter; blue jeans; the sandwich; the crossword puzzle; the escalator; the vacuum cleaner; radio; television; the song
+Yesterday; the film Casablanca; the series Star Trek; the game of basketball; Wikipedia
+"""
+SITES = """
+the Great Barrier Reef; Mount Kilimanjaro; the Danube; Lake Titicaca; the Sahara; Machu Picchu; the Black Forest; the Panama Canal; Petra;
+the Grand Canyon; Angkor Wat; the Dead Sea; Easter Island; the Amazon; the Bermuda Triangle; the Acropolis; the Alhambra; Stonehenge; the
+Niagara Falls; the Strait of Gibraltar; the Hermitage Museum; Silicon Valley; the Zambezi; Mount Fuji; the Gobi
+"""
+QUESTIONS = """
+What is the most important point?; Which numbers or dates are mentioned?; Who is this about?; Why does it matter?; What happens first?;
+What would the author advise?; Which example is given?; What is not explained?; How does it end?; Where does it take place?; What are the
+advantages that are named?; What should the reader do next?
+"""
 FACTS = """
 the capital of Norway; the author of Don Quixote; the longest river of Africa; the year in which the Berlin Wall fell; the chemical symbol
 of gold; the inventor of the telephone; the largest ocean; the number of bones in an adult body; the painter of the Mona Lisa; the speed
@@ -123,23 +163,54 @@ def sums(rng: random.Random) -> str:
     )
 
 
-def make_kinds(passages: list[str]) -> dict[str, list[Callable[[random.Random], str]]]:
-    """Kind → writers of one prompt."""
+def tales(rng: random.Random) -> str:
+    """A longer word problem with fresh numbers."""
+    a, b, c = rng.randrange(3, 40), rng.randrange(2, 25), rng.randrange(2, 12)
+    name, other = rng.sample(["Ana", "Tom", "Mira", "Luis", "Kofi", "Yuki", "Sara", "Emil", "Nora", "Ivan", "Leila", "Paul"], 2)
+    thing = rng.choice(["apples", "stamps", "books", "coins", "eggs", "tickets", "marbles", "cookies", "pencils", "flowers"])
+    return rng.choice(
+        [
+            f"{name} has {c} times as many {thing} as {other}. {other} has {a}. How many {thing} do they have together?",
+            f"{name} works {c} hours a day for {b} dollars an hour. In a week of 5 days {name} spends {a} dollars on food. "
+            "How much money is left at the end of the week?",
+            f"On Monday {name} sold {a} {thing}. On Tuesday {name} sold {b} more than on Monday, and on Wednesday half as many as on "
+            f"Monday and Tuesday together. How many {thing} were sold on the three days?",
+            f"{other} is {b} years older than {name}. In {c} years {other} will be {a + b + c}. How old is {name} now?",
+            f"A recipe for {c} people needs {b * c} {rng.choice(['grams of butter', 'grams of rice', 'strawberries', 'nuts'])}. "
+            f"How much is needed for {c + a} people?",
+            f"A tank holds {a * 20} litres. It loses {b} litres an hour through a leak and gains {b + c} litres an hour from a pipe. "
+            "It is empty now. How long until it is full?",
+            f"{name} bakes {a * 2} {rng.choice(['muffins', 'pies', 'rolls'])}, eats {c} of them, and sells the others for {b} dollars "
+            f"each. The ingredients cost {a} dollars. What is the profit?",
+        ]
+    )
 
-    def pick(rng: random.Random, text: str) -> str:
-        return rng.choice(choices(text))
 
-    def subject(rng: random.Random) -> str:
-        return pick(rng, SUBJECTS)
+def german(rng: random.Random) -> str:
+    """A German sentence of two or three parts."""
+    who, does, when = (pick(rng, parts) for parts in (GERMAN_WHO, GERMAN_DOES, GERMAN_WHEN))
+    return f"{who} {does}, {when}." if rng.random() < 0.7 else f"{who} {does}."
 
-    def sentence(rng: random.Random) -> tuple[str, str]:
-        language = rng.choice(list(SENTENCES))
-        return language, pick(rng, SENTENCES[language])
 
-    def quoted(start: str) -> Callable[[random.Random], str]:
-        return lambda rng: f"{start}\n\n{rng.choice(passages)}"
+def pick(rng: random.Random, text: str) -> str:
+    """An item of a list like those above."""
+    return rng.choice(choices(text))
 
-    kinds: dict[str, list[Callable[[random.Random], str]]] = {
+
+def subject(rng: random.Random) -> str:
+    """Anything to talk about."""
+    return pick(rng, SUBJECTS)
+
+
+def sentence(rng: random.Random) -> tuple[str, str]:
+    """A language and a sentence in it."""
+    language = rng.choice(list(SENTENCES))
+    return language, pick(rng, SENTENCES[language])
+
+
+def general_kinds() -> Kinds:
+    """Explanations, stories, letters, code and what else people ask."""
+    return {
         "explain": [
             lambda r: f"Explain {subject(r)} to {pick(r, PEOPLE)}.",
             lambda r: f"What should everybody know about {subject(r)}?",
@@ -208,25 +279,50 @@ def make_kinds(passages: list[str]) -> dict[str, list[Callable[[random.Random], 
             lambda r: f"Is {subject(r)} overrated? Answer in a {pick(r, TONES)} way.",
         ],
     }
-    if passages:
-        kinds = {
-            "summary": [
-                quoted("Summarize this text in two sentences:"),
-                quoted("What is the main idea of the following passage?"),
-                quoted("Write a headline and a summary for this:"),
-            ],
-            "rewriting": [
-                quoted("Rewrite this in simpler words:"),
-                quoted("Correct and improve this text:"),
-                quoted("Rewrite this in a formal tone:"),
-            ],
-            "reading": [
-                quoted("Answer from the passage: what is it about, and who would want to read it?"),
-                quoted("Write three questions about this text and answer them:"),
-            ],
-            "extraction": [quoted("List the key words of this text:"), quoted("Turn this text into bullet points:")],
-        }
-    return kinds
+
+
+def short_kinds() -> Kinds:
+    """Questions with short answers: facts, sentences to translate, word problems."""
+    return {
+        "question": [
+            lambda r: f"Who {r.choice(['invented', 'made', 'came up with'])} {pick(r, THINGS_MADE)}?",
+            lambda r: f"When and where did {pick(r, THINGS_MADE)} first appear?",
+            lambda r: f"Where is {pick(r, SITES)}?",
+            lambda r: f"How old is {pick(r, SITES)}, and why is it famous?",
+            lambda r: f"Where does the word for {subject(r)} come from?",
+            lambda r: f"Who was the first to study {subject(r)}?",
+        ],
+        "translation": [lambda r: f"Translate German to English: {german(r)}", lambda r: f"What is this in English? {german(r)}"],
+        "mathematics": [tales, sums],
+    }
+
+
+def passage_kinds(passages: list[str]) -> Kinds:
+    """Texts to summarize, rewrite and read."""
+
+    def quoted(start: str) -> Writer:
+        return lambda rng: f"{start}\n\n{rng.choice(passages)}"
+
+    return {
+        "summary": [
+            quoted("Summarize:"),
+            quoted("Summarize this text in two sentences:"),
+            quoted("What is the main idea of the following passage?"),
+            quoted("Write a headline and a summary for this:"),
+        ],
+        "rewriting": [
+            quoted("Rewrite this in simpler words:"),
+            quoted("Correct and improve this text:"),
+            quoted("Rewrite this in a formal tone:"),
+        ],
+        "reading": [
+            quoted("Answer from the passage: what is it about, and who would want to read it?"),
+            quoted("Write three questions about this text and answer them:"),
+            lambda r: f"{r.choice(passages)}\n\nUsing the text above, answer the question: {pick(r, QUESTIONS)}",
+            lambda r: f"{r.choice(passages)}\n\n{r.choice(passages)}\n\n{pick(r, QUESTIONS)}",
+        ],
+        "extraction": [quoted("List the key words of this text:"), quoted("Turn this text into bullet points:")],
+    }
 
 
 def main() -> None:
@@ -234,16 +330,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write prompts as JSON lines.")
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="questions with short answers: facts, translations, word problems")
     parser.add_argument("--passages", type=Path, help="a dataset whose answers are to be summarized, rewritten and read")
     words = parser.parse_args()
-    passages: list[str] = []
+    kinds = short_kinds() if words.short else general_kinds()
     if words.passages:
         from pyarrow.dataset import dataset
 
         answers = dataset(words.passages / "data").to_table(columns=["completion"])["completion"].to_pylist()
-        passages = [text[:900].rsplit(".", 1)[0] + "." for text in answers if text and text.count(".") > 2]
+        kinds = passage_kinds([text[:900].rsplit(".", 1)[0] + "." for text in answers if text and text.count(".") > 2])
     rng = random.Random(words.seed)
-    kinds = make_kinds(passages)
     seen: set[str] = set()
     while len(seen) < words.count:
         kind = rng.choice(list(kinds))
