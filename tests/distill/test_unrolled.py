@@ -1,6 +1,7 @@
 """The unrolled head against decoding step by step, the loss against a plain restatement, the gradient against differences."""
 
 import dataclasses
+import os
 
 import mlx.core as mx
 import numpy as np
@@ -9,6 +10,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from worker.distill.batch import Batch, BatchOrder
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
+from worker.distill.hidden_cache import HiddenCache
 from worker.distill.loss import Teacher, flat, loss_and_gradient
 from worker.distill.new_head import new_head
 from worker.distill.recipe import Recipe
@@ -61,6 +63,19 @@ def test_the_cache_holds_what_the_trunk_says(distilled_trunk, own_rows, filled_c
         np.testing.assert_allclose(np.array(stored), np.array(logits), atol=5e-3)
         answer = slice(sequence.prompt_tokens - 1, None)
         np.testing.assert_allclose(filled_cache.log_z(index)[answer], np.array(mx.logsumexp(stored, axis=-1))[answer], atol=1e-5)
+
+
+def test_passes_side_by_side_read_the_same(distilled_trunk, own_rows, filled_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    cache = HiddenCache.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
+    seen = []
+    assert cache.fill(distilled_trunk, seen.append, lambda: False)
+    assert seen == sorted(seen)
+    assert seen[-1] == cache.positions
+    for index in range(len(own_rows.sequences)):
+        np.testing.assert_array_equal(cache.log_z(index), filled_cache.log_z(index))
+        np.testing.assert_array_equal(cache.hidden(index), filled_cache.hidden(index))
 
 
 def restated_loss(head, batch, trunk, recipe):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlx.core as mx
@@ -72,20 +73,24 @@ class HiddenCache:
         """
         done = self._rows_done()
         unsaved = 0
-        while done < len(self._order):
-            if stopped():
-                self._save(done)
-                return False
-            rows = self._next_rows(done)
-            self._compute(trunk, rows)
-            done += len(rows)
-            last = int(rows[-1])
-            present = int(self._starts[last]) + self._corpus.sequences[last].read
-            unsaved += sum(self._corpus.sequences[row].read for row in rows)
-            if unsaved >= FLUSH_TOKENS:
-                self._save(done)
-                unsaved = 0
-            on_progress(present)
+        readers = _readers()
+        with ThreadPoolExecutor(readers, initializer=_own_stream) as pool:
+            while done < len(self._order):
+                if stopped():
+                    self._save(done)
+                    return False
+                passes = self._next_passes(done, readers)
+                for _ in pool.map(lambda rows: self._compute(trunk, rows), passes):
+                    pass
+                rows = np.concatenate(passes)
+                done += len(rows)
+                last = int(rows[-1])
+                present = int(self._starts[last]) + self._corpus.sequences[last].read
+                unsaved += sum(self._corpus.sequences[row].read for row in rows)
+                if unsaved >= FLUSH_TOKENS:
+                    self._save(done)
+                    unsaved = 0
+                on_progress(present)
         self._save(done)
         return True
 
@@ -98,6 +103,14 @@ class HiddenCache:
         """log Σ exp of the logits over the whole vocabulary, [L - 1] float32; 0 before the last prompt token."""
         start = int(self._starts[index])
         return self._log_z[start : start + self._corpus.sequences[index].read]
+
+    def _next_passes(self, done: int, count: int) -> list[NDArray[np.int64]]:
+        """The sequences of the next passes, at most `count`."""
+        passes: list[NDArray[np.int64]] = []
+        while len(passes) < count and done < len(self._order):
+            passes.append(self._next_rows(done))
+            done += len(passes[-1])
+        return passes
 
     def _next_rows(self, done: int) -> NDArray[np.int64]:
         """The next sequences, as many as one pass takes when padded to the longest."""
@@ -143,6 +156,18 @@ class HiddenCache:
         temporary = self._folder / f".state-{os.getpid()}.json"
         temporary.write_text(json.dumps({"rows": rows, "of": len(self._order)}), encoding="utf-8")
         temporary.replace(self._folder / "state.json")
+
+
+def _readers() -> int:
+    """Passes that run side by side. On a CPU most of a pass is exponentials, which mlx computes on one core per stream."""
+    if mx.default_device() == mx.gpu:
+        return 1
+    cores = os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("OPENBLAS_NUM_THREADS", cores)))
+
+
+def _own_stream() -> None:
+    mx.set_default_stream(mx.new_stream(mx.default_device()))
 
 
 def _mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> "np.memmap":
