@@ -1,6 +1,7 @@
 """`run`: a run from options to a finished dataset: plan, broker, workers, coordinator, card, summary."""
 
 import contextlib
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -110,7 +111,8 @@ def _session(options: RunOptions, plan: RunPlan, display: Display) -> RunSummary
         display.close()
         if manifest.status != "complete":
             counts = coordinator.counts()
-            display.note(_stopped(counts.ok + counts.failed, counts.total, plan.spec.shard_size, options.out))
+            # Said with --quiet too: it stands in the closing summary's place.
+            print(_stopped(counts.ok + counts.failed, counts.total, plan.spec.shard_size, options.out), file=sys.stderr, flush=True)
             return None
         summary = _finish(options, plan, manifest)
     if last is not None and last.tokens_per_second:

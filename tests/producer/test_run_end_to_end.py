@@ -143,7 +143,7 @@ def test_ctrl_c_stops_and_the_same_command_goes_on(specmill, tmp_path):
 
 def test_ctrl_c_before_anything_has_landed_says_so_and_the_same_command_begins_again(specmill, tmp_path):
     write_prompts(tmp_path, 4)
-    words = ("run", "prompts.jsonl", "--out", "out", "--model", "scripted:seconds=0.2", "--shard-size", 4, "--max-tokens", 8)
+    words = ("run", "prompts.jsonl", "--out", "out", "--model", "scripted:seconds=0.2", "--shard-size", 4, "--max-tokens", 8, "--quiet")
     process = specmill.start(*words)
     wait_for(lambda: (tmp_path / "out" / "manifest.json").exists())
     process.send_signal(signal.SIGINT)
