@@ -12,7 +12,7 @@ from producer.step_display import StepDisplay
 from producer.training_data import read_training_data
 from schemas.errors import HeadError
 from worker.distill.evaluator import Evaluator
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.engine import model_store
 from worker.engine.mtp_head import MTPHead
 from worker.engine.trunk import Trunk
@@ -49,7 +49,7 @@ def head_acceptance(
         raise HeadError(f"{head} reads hidden states from before the final norm; only those behind it can be judged")
     data = read_training_data(sources, trunk, files, context, display.note, by)
     digest = model_store.combined_digest(files)
-    cache = HiddenCache.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, digest, "float32")
+    cache = HiddenStates.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, digest, "float32")
     if not cache.fill(trunk, lambda done: display.step("reading positions", done, cache.positions), stopped):
         return None
     groups = {"all rows": list(range(len(data.labels)))}

@@ -19,7 +19,7 @@ from worker.distill.draft_vocabulary import draft_ids, ranked_ids
 from worker.distill.evaluation_record import LearningPoint
 from worker.distill.evaluator import Evaluator
 from worker.distill.head_writer import round_weights, write_head
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.distill.new_head import new_head
 from worker.distill.recipe import Recipe
 from worker.distill.starting_head import StartingHead
@@ -96,7 +96,7 @@ def distill(options: TrainingOptions, display: StepDisplay, stopped: Callable[[]
     recipe = _recipe(options, checkpoint, inputs)
     if start is not None:
         start.check(trunk, recipe)
-    cache = HiddenCache.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, inputs["model"], options.dtype)
+    cache = HiddenStates.beneath(model_store.cache_dir() / "distill", data.corpus, trunk, inputs["model"], options.dtype)
     display.note(f"hidden states of {cache.positions:,} positions: {cache.bytes / 1e6:,.0f} MB in {model_store.cache_dir() / 'distill'}")
     if not cache.fill(trunk, lambda done: display.step("reading positions", done, cache.positions), stopped):
         return None
@@ -123,7 +123,7 @@ class _Session:
         recipe: Recipe,
         data: TrainingData,
         trunk: Trunk,
-        cache: HiddenCache,
+        cache: HiddenStates,
         inputs: dict[str, str],
         display: StepDisplay,
         start: StartingHead | None,

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,10 +56,11 @@ def read_training_data(
     Raises:
         InputError: a source that is neither, nothing to learn from, or no such column.
     """
-    sequences: list[TokenSequence | None] = []
+    sequences: list[list[TokenSequence | None]] = []
     samplers: list[SamplerConfig | None] = []
     labels: list[str] = []
     for source in sources:
+        mine: list[TokenSequence | None] = []
         if source.is_dir():
             dataset = Dataset.open(source)
             _check_model(dataset, source, model_files, report)
@@ -67,18 +69,18 @@ def read_training_data(
             for shard in dataset.manifest.shards:
                 rows = dataset.table(shard)
                 blob = blob_of(rows).append_column("token_ids", rows.column("token_ids").combine_chunks())
-                sequences += sequences_of_rows(dataset.manifest.spec, blob, trunk.tokenizer, context=context)
+                mine += sequences_of_rows(dataset.manifest.spec, blob, trunk.tokenizer, context=context)
                 labels += _labels(rows, by, source)
         else:
             _check_token_file(source)
             samplers.append(None)
-            pairs = read_token_pairs(source, trunk.vocab_size, context=context)
-            sequences += pairs
-            labels += [""] * len(pairs)
-    corpus = make_corpus(sequences)
+            mine = read_token_pairs(source, trunk.vocab_size, context=context)
+            labels += [""] * len(mine)
+        sequences.append(mine)
+    corpus = make_corpus(*sequences)
     learned = f"{counted(len(corpus.sequences), 'row')} with {counted(corpus.answer_tokens, 'answer token')}"
     report(f"{learned}; {corpus.skipped:,} left out (failed or too short)")
-    kept = tuple(label for label, sequence in zip(labels, sequences, strict=True) if sequence is not None)
+    kept = tuple(label for label, sequence in zip(labels, chain.from_iterable(sequences), strict=True) if sequence is not None)
     return TrainingData(corpus, _temperature(samplers), kept)
 
 

@@ -12,7 +12,7 @@ from engine_support import run as run_engine
 from safetensors.numpy import load_file, save_file
 
 from worker.distill.corpus import Corpus, make_corpus, make_sequence
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.engine.encoding import encode_prompt
 from worker.engine.trunk import Trunk
 
@@ -46,7 +46,7 @@ def own_rows(distilled_model: Path, distilled_trunk: Trunk) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def filled_cache(own_rows: Corpus, distilled_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> HiddenCache:
-    cache = HiddenCache.beneath(tmp_path_factory.mktemp("hidden"), own_rows, distilled_trunk, "digest", "float32")
+def filled_cache(own_rows: Corpus, distilled_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> HiddenStates:
+    cache = HiddenStates.beneath(tmp_path_factory.mktemp("hidden"), own_rows, distilled_trunk, "digest", "float32")
     assert cache.fill(distilled_trunk, lambda done: None, lambda: False)
     return cache

@@ -13,7 +13,7 @@ from schemas.errors import InputError
 from schemas.sampler import SamplerConfig
 from worker.distill.corpus import make_corpus, make_sequence, read_token_pairs
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 
 
 def notes(_text: str) -> None:
@@ -95,15 +95,29 @@ def test_reading_goes_on_where_it_stopped(own_rows, filled_cache, distilled_trun
         return asked == 2
 
     seen: list[int] = []
-    first = HiddenCache.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
+    first = HiddenStates.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
     assert not first.fill(distilled_trunk, seen.append, stop_at_the_second_pass)
-    second = HiddenCache.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
+    second = HiddenStates.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
     after: list[int] = []
     assert second.fill(distilled_trunk, after.append, lambda: False)
     assert 0 < seen[-1] < after[0] <= after[-1] == own_rows_positions(own_rows)
     for index in range(0, len(own_rows.sequences), 7):
         np.testing.assert_array_equal(second.hidden(index), filled_cache.hidden(index))
         np.testing.assert_array_equal(second.log_z(index), filled_cache.log_z(index))
+
+
+def test_a_source_that_joins_later_is_read_alone(own_rows, filled_cache, distilled_trunk, tmp_path):
+    halves = own_rows.sequences[:9], own_rows.sequences[9:]
+    alone = HiddenStates.beneath(tmp_path, make_corpus(halves[0]), distilled_trunk, "digest", "float32")
+    assert alone.fill(distilled_trunk, lambda done: None, lambda: False)
+    seen: list[int] = []
+    both = HiddenStates.beneath(tmp_path, make_corpus(halves[0], [], halves[1]), distilled_trunk, "digest", "float32")
+    assert both.fill(distilled_trunk, seen.append, lambda: False)
+    assert alone.positions < seen[0] <= seen[-1] == both.positions == filled_cache.positions
+    assert both.bytes == filled_cache.bytes
+    for index, sequence in enumerate(own_rows.sequences):
+        assert both.hidden(index).shape[0] == sequence.read
+        np.testing.assert_allclose(both.log_z(index), filled_cache.log_z(index), atol=1e-4)
 
 
 def own_rows_positions(corpus) -> int:

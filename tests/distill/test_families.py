@@ -10,7 +10,7 @@ from worker.distill.checkpoint import write_safetensors
 from worker.distill.corpus import make_corpus, make_sequence
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
 from worker.distill.evaluator import Evaluator
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.distill.new_head import new_head
 from worker.distill.recipe import Recipe
 from worker.distill.trainer import Ending, Trainer
@@ -31,7 +31,7 @@ def test_a_head_of_any_trunk_learns_and_loads(kind, tiny_llama, tmp_path):
         make_sequence(f"r{length}", rng.integers(3, VOCAB, 5).tolist(), rng.integers(3, VOCAB, length).tolist(), context=99)
         for length in lengths
     )
-    cache = HiddenCache.beneath(tmp_path / "cache", corpus, trunk, kind, "float32")
+    cache = HiddenStates.beneath(tmp_path / "cache", corpus, trunk, kind, "float32")
     assert cache.fill(trunk, lambda done: None, lambda: False)
     for index in (0, 7):
         alone = trunk.norm(trunk.read(corpus.sequences[index].ids[:-1].tolist(), 512)).astype(mx.float32)

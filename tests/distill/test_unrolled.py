@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from worker.distill.batch import Batch, BatchOrder
 from worker.distill.draft_vocabulary import draft_ids, ranked_ids
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.distill.loss import Teacher, flat, loss_and_gradient
 from worker.distill.new_head import new_head
 from worker.distill.recipe import Recipe
@@ -68,7 +68,7 @@ def test_the_cache_holds_what_the_trunk_says(distilled_trunk, own_rows, filled_c
 def test_passes_side_by_side_read_the_same(distilled_trunk, own_rows, filled_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    cache = HiddenCache.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
+    cache = HiddenStates.beneath(tmp_path, own_rows, distilled_trunk, "digest", "float32")
     seen = []
     assert cache.fill(distilled_trunk, seen.append, lambda: False)
     assert seen == sorted(seen)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.distill.corpus import Corpus
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 
 GROUP = 8  # batches among whose sequences like lengths are put together
 
@@ -41,7 +41,7 @@ class Batch:
     rows: NDArray[np.int32]
 
     @classmethod
-    def of(cls, corpus: Corpus, cache: HiddenCache, indices: Sequence[int], depth: int) -> "Batch":
+    def of(cls, corpus: Corpus, cache: HiddenStates, indices: Sequence[int], depth: int) -> "Batch":
         """The batch of these sequences of a corpus, with chains of up to `depth` tokens."""
         sequences = [corpus.sequences[index] for index in indices]
         longest = max(sequence.read for sequence in sequences)

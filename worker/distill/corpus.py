@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,19 @@ class Corpus:
 
     Attributes:
         sequences: at least one of them.
+        ends: behind the last sequence of each source, in order.
         skipped: rows that hold nothing to learn from: failed, or with an empty answer.
     """
 
     sequences: tuple[TokenSequence, ...]
+    ends: tuple[int, ...]
     skipped: int = 0
+
+    @property
+    def sources(self) -> tuple["Corpus", ...]:
+        """A corpus of each source that holds something."""
+        bounds = pairwise([0, *self.ends])
+        return tuple(Corpus(self.sequences[start:end], (end - start,)) for start, end in bounds if end > start)
 
     @property
     def digest(self) -> str:
@@ -127,17 +136,23 @@ def read_token_pairs(path: Path, vocab_size: int, *, context: int) -> list[Token
     return sequences
 
 
-def make_corpus(sequences: Iterable[TokenSequence | None]) -> Corpus:
-    """A corpus of those that are not None.
+def make_corpus(*sources: Iterable[TokenSequence | None]) -> Corpus:
+    """A corpus of the sequences of some sources that are not None.
 
     Raises:
         InputError: there are none.
     """
-    given = list(sequences)
-    kept = tuple(sequence for sequence in given if sequence is not None)
+    given, ends = 0, []
+    kept: list[TokenSequence] = []
+    for source in sources:
+        for sequence in source:
+            given += 1
+            if sequence is not None:
+                kept.append(sequence)
+        ends.append(len(kept))
     if not kept:
-        raise InputError(f"there is nothing to learn from: none of {len(given)} rows has an answer of 2 tokens or more")
-    return Corpus(kept, len(given) - len(kept))
+        raise InputError(f"there is nothing to learn from: none of {given} rows has an answer of 2 tokens or more")
+    return Corpus(tuple(kept), tuple(ends), given - len(kept))
 
 
 def make_sequence(record: str, prompt: Sequence[int], answer: Sequence[int], *, context: int) -> TokenSequence | None:

@@ -11,7 +11,7 @@ from worker.distill.batch import Batch, packed
 from worker.distill.corpus import Corpus
 from worker.distill.evaluation_record import Acceptance, Evaluation
 from worker.distill.exponentials import log_sum_exp
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.distill.loss import flat
 from worker.distill.replay import Replay, replayed
 from worker.distill.unrolled_head import unroll
@@ -33,7 +33,7 @@ class _Judged:
 class Evaluator:
     """Judges heads on the same rows of a corpus."""
 
-    def __init__(self, trunk: Trunk, corpus: Corpus, cache: HiddenCache, indices: Sequence[int], depth: int) -> None:
+    def __init__(self, trunk: Trunk, corpus: Corpus, cache: HiddenStates, indices: Sequence[int], depth: int) -> None:
         self._trunk = trunk
         self._corpus = corpus
         self._cache = cache

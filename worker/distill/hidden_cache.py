@@ -1,4 +1,4 @@
-"""`HiddenCache`: what the frozen trunk computed of a corpus, on the disk: read once, used in every pass of the training.
+"""`HiddenCache`: what the frozen trunk computed of one source, on the disk: read once, used in every pass of the training.
 
 A folder holds, for every position that the trunk reads, its hidden state after the final norm (`hidden.f16`, [N, D] float16) and the
 logarithm of the sum of exp of its logits (`log_z.f32`, [N] float32; 0 where no answer token follows). With these two any target probability
@@ -9,8 +9,9 @@ Its name is a digest of all that its content depends on.
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -31,13 +32,19 @@ FLUSH_TOKENS = 20_000  # positions between two records of the state
 
 
 class HiddenCache:
-    """The hidden states and normalisers of a corpus; sequences are named by their index in it."""
+    """The hidden states and normalisers of one source; sequences are named by their index in it.
+
+    Attributes:
+        positions: that the trunk reads, of all sequences.
+        sequences: their number.
+    """
 
     def __init__(self, folder: Path, corpus: Corpus, width: int) -> None:
         lengths = np.array([sequence.read for sequence in corpus.sequences])
         self._folder = folder
         self._corpus = corpus
         self._width = width
+        self.sequences = len(lengths)
         self._order = np.argsort(lengths, kind="stable")
         self._starts = np.zeros(len(lengths), np.int64)
         self._starts[self._order] = np.concatenate([[0], np.cumsum(lengths[self._order])[:-1]])
@@ -74,14 +81,16 @@ class HiddenCache:
         done = self._rows_done()
         unsaved = 0
         readers = _readers()
+        run: Callable[..., Iterable[None]] = map  # first here: no other thread may evaluate what the model still holds lazily
         with ThreadPoolExecutor(readers, initializer=_own_stream) as pool:
             while done < len(self._order):
                 if stopped():
                     self._save(done)
                     return False
-                passes = self._next_passes(done, readers)
-                for _ in pool.map(lambda rows: self._compute(trunk, rows), passes):
+                passes = self._next_passes(done, readers if run is not map else 1)
+                for _ in run(partial(self._compute, trunk), passes):
                     pass
+                run = pool.map if readers > 1 else map
                 rows = np.concatenate(passes)
                 done += len(rows)
                 last = int(rows[-1])

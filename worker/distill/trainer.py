@@ -14,7 +14,7 @@ from schemas.errors import EngineError
 from worker.distill.batch import Batch, BatchOrder
 from worker.distill.corpus import Corpus
 from worker.distill.evaluation_record import Evaluation, LearningPoint
-from worker.distill.hidden_cache import HiddenCache
+from worker.distill.hidden_states import HiddenStates
 from worker.distill.loss import Teacher, loss_and_gradient
 from worker.distill.recipe import Recipe
 from worker.engine.mtp_head import MTPHead
@@ -60,7 +60,7 @@ class Trainer:
         head: MTPHead,
         trunk: Trunk,
         corpus: Corpus,
-        cache: HiddenCache,
+        cache: HiddenStates,
         train: list[int],
         recipe: Recipe,
         evaluate: Callable[[MTPHead], Evaluation],
